@@ -18,7 +18,7 @@ from tencost.errors import SplitError
 from tencost.networks.graph.graph_set import GraphSet, concatenate
 from tencost.networks.graph.identity import shape_keys
 from tencost.records.network_graphs.reading import read_folder
-from tencost.splits.networks import Parts, divide, leaks, load_parts, save_parts
+from tencost.splits.networks import GraphParts, divide, leaks, load_parts, save_parts
 
 CG = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cg"
 GRAPHS = small_graphs({"aaa": 200, "bbb": 120, "ccc": 80}).graphs
@@ -37,7 +37,7 @@ def config(policy: GraphSplitPolicy, **values: object) -> GraphSplitConfig:
     return GraphSplitConfig(policy=policy, **{**shares, **values})  # type: ignore[arg-type]
 
 
-def keys_of(graphs: GraphSet, parts: Parts) -> dict[str, set[int]]:
+def keys_of(graphs: GraphSet, parts: GraphParts) -> dict[str, set[int]]:
     keys = shape_keys(graphs)
     return {name: set(keys[rows].tolist()) for name, rows in parts.items()}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tencost.measure.journal import Journal, mend
-from tencost.measure.run import Progress, Session
+from tencost.measure.run import MeasuringProgress, MeasuringSession
 from tencost.records.databases import import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload
 from tencost.records.measurements import MEASUREMENTS_FILE, read_measurements, read_sessions
@@ -104,8 +104,8 @@ def test_a_session_is_read_behind_one_whose_line_was_cut_off(tmp_path: Path) -> 
     folder = tmp_path / "measure_records" / "board"
     folder.mkdir(parents=True)
     (folder / "sessions.jsonl").write_text('{"session": "killed", "engine_version": "0.2')
-    session = Session(folder, (0, 1), {"engine_version": "0.27"})
-    session.end(Progress(1), ["busy"])
+    session = MeasuringSession(folder, (0, 1), {"engine_version": "0.27"})
+    session.end(MeasuringProgress(1), ["busy"])
     sessions = read_sessions(tmp_path, "board")
     assert list(sessions) == [session.name]
     assert sessions[session.name].engine_version == "0.27"

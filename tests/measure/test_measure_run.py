@@ -15,7 +15,7 @@ from tencost.config import Config
 from tencost.errors import ConfigError, HardwareError, MeasureError, UntrustedError
 from tencost.measure import stage
 from tencost.measure.collection import Collection
-from tencost.measure.run import Progress, cpu_plan, plan
+from tencost.measure.run import MeasuringProgress, cpu_plan, plan
 from tencost.records.databases import import_dataset
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
@@ -226,7 +226,7 @@ def test_a_foreign_line_in_the_journal_does_not_stop_the_rest(
 
 def test_a_session_is_flagged_where_the_reference_kernel_took_a_tenth_longer() -> None:
     """Its median decides: one slow moment of many says nothing."""
-    noisy = stage._noise_flags(Progress(5, noise=[1.0, 1.12, 1.3]))
+    noisy = stage._noise_flags(MeasuringProgress(5, noise=[1.0, 1.12, 1.3]))
     assert noisy == ["the reference kernel took 1.12 times its best, median"]
     for quiet in ([], [1.0, 1.08, 1.3], [1.0, 1.0, 9.0]):
-        assert stage._noise_flags(Progress(5, noise=quiet)) == []
+        assert stage._noise_flags(MeasuringProgress(5, noise=quiet)) == []

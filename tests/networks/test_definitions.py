@@ -13,7 +13,7 @@ from tencost.config import NetworkConfig
 from tencost.config.composition import compose
 from tencost.networks.network import Network, load_network
 from tencost.networks.sources.transformers import torch_network
-from tencost.tune.deploy import compare, compare_outputs, compile_network, meaningless
+from tencost.tune.deploy import compare_outputs, compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
 CONF = Path(__file__).parents[2] / "conf" / "network"
@@ -80,7 +80,7 @@ def check_against_pytorch(network: Network, target: dict[str, Any]) -> None:
     for name, agreement in compare_outputs(network, outputs).items():
         assert agreement.accepted, (name, agreement)
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 @pytest.mark.tvm

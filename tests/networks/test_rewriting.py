@@ -21,7 +21,7 @@ from tencost.networks.network import load_network, variant_name
 from tencost.networks.rewriting import with_packed_weights, written_as
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
-from tencost.tune.deploy import compare, compile_network, meaningless
+from tencost.tune.deploy import compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -108,7 +108,7 @@ def test_what_tvm_cannot_turn_round_keeps_its_own_layout(
     assert operators(changed)["relax.reshape"] == 0
     expected = run(fuse(mod), [values], target)
     found = run(fuse(changed), [values, *(one.numpy() for one in params)], target)
-    assert compare(found, expected).accepted
+    assert output_agreement(found, expected).accepted
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -120,7 +120,7 @@ def test_it_computes_what_pytorch_does(
     assert not meaningless(network)
     outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_every_kind_of_convolution_network_does(name: str, target: dict[str, Any
     network = load_network(definition(name, "channels_last"))
     outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 def test_it_has_a_name_of_its_own() -> None:
@@ -171,7 +171,7 @@ def test_packed_weights_are_reordered_once(target: dict[str, Any]) -> None:
     assert "layout_rewrite_preproc" not in with_packed_weights(applied).script()
     outputs = Deployed(compile_network(packed, target, database), packed).outputs()
     for found, expected in zip(outputs, packed.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 def test_programs_for_a_gpu_have_the_weights_as_they_are(target: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def test_what_is_read_is_what_was_written(
 ) -> None:
     import tvm_ffi
 
-    from tencost.tune.deploy import compare, compile_network
+    from tencost.tune.deploy import compile_network, output_agreement
     from tencost.tune.hosts import Deployed
 
     found = load_network(config(), saved.parent)
@@ -87,7 +87,7 @@ def test_what_is_read_is_what_was_written(
     assert tasks == [(task.name, task.weight, task.flop) for task in packed.tasks(target)]
     deployed = Deployed(compile_network(found, target, None), found)
     for output, expected in zip(deployed.outputs(), found.expected, strict=True):
-        assert compare(output, expected).accepted
+        assert output_agreement(output, expected).accepted
 
 
 def test_another_output_is_chosen_by_name(saved: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 from tencost.cli.main import main
 from tencost.cli.pipeline import (
     Branch,
-    Plan,
-    Progress,
+    PipelinePlan,
+    PipelineProgress,
     _repro,
     _repro_plan,
     divide,
@@ -55,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path) -> int:
     planned = plan(folder)
     assert planned is not None
-    with Progress(folder, planned) as progress:
+    with PipelineProgress(folder, planned) as progress:
         code = _repro(())
         progress.end_stage()
     return code
@@ -140,8 +140,8 @@ def test_branches_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[s
     shared, branches = divide(
         {"data": set(), "left": {"data"}, "right": {"data"}}, {*planned.stages}, 2
     )
-    planned = Plan(planned.stages, planned.total, shared, branches)
-    with Progress(project, planned) as progress:
+    planned = PipelinePlan(planned.stages, planned.total, shared, branches)
+    with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) == 0
     assert [(project / name).read_text() for name in ("left", "right")] == ["0", "0"]
     assert set(read_seconds(project)) == {"data", "left", "right"}
@@ -159,8 +159,8 @@ def test_a_branch_that_fails_lets_the_other_end(project: Path) -> None:
         Branch("left", ("left",)),
         Branch("right", ("right",)),
     )
-    planned = Plan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
-    with Progress(project, planned) as progress:
+    planned = PipelinePlan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
+    with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) != 0
     assert (project / "right").read_text() == "0"
     after = plan(project)
@@ -181,7 +181,7 @@ def test_stages_are_divided_at_what_nobody_else_needs() -> None:
     assert divide(needs, set(needs), 2) == (("data",), (a, b))
     assert divide(needs, set(needs), 1) == ((), ()), "one core: one process"
     assert divide(needs, {"train@a", "register@a"}, 2) == ((), ()), "one branch: this process"
-    planned = Plan(
+    planned = PipelinePlan(
         {"data": 5, "train@a": 60, "register@a": 10, "train@b": 20, "register@b": 1},
         5,
         ("data",),

@@ -27,7 +27,7 @@ from tencost.store.status import Status, Timing
 from tencost.tune.adopt import adopt
 from tencost.tune.batches import BatchLine, append_line, read_lines
 from tencost.tune.curve import CurvePoint, append_point, read_points
-from tencost.tune.session import Batch
+from tencost.tune.session import MeasuredBatch
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import Job
@@ -101,7 +101,7 @@ def tune(path: Path, kill_at: int, log: Path | None = None) -> None:
     tasks = [NetworkTask("matmul", mod, 1, 65536.0, None)]
     with open_folder(path, "one", "mine", TARGET) as folder:
 
-        def on_batch(batch: Batch) -> None:
+        def on_batch(batch: MeasuredBatch) -> None:
             folder.new_programs()
             append_point(
                 folder.curve,

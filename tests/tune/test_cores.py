@@ -28,7 +28,7 @@ from tencost.store.record_store import RecordStore
 from tencost.tracking import runs as tracking
 from tencost.tune.hosts import Host
 from tencost.tune.inputs import choose_model, starting_points
-from tencost.tune.library_export import Origin, write_library
+from tencost.tune.library_export import LibraryOrigin, write_library
 from tencost.workers.hardware import resolve_hardware
 
 pytestmark = pytest.mark.tvm
@@ -96,7 +96,7 @@ def test_the_runners_have_as_many_threads(cores: int, tmp_path: Path) -> None:
     """Each is looked at while it waits to write its output, after the network ran."""
     network, library = two_layers(), tmp_path / "small.so"
     hardware = resolve_hardware(HardwareConfig(name="local", detect=True, cores=cores))
-    write_library(library, network, hardware, parallel(network), Origin("", 2, 0))
+    write_library(library, network, hardware, parallel(network), LibraryOrigin("", 2, 0))
     assert json.loads(library.with_suffix(".json").read_text())["cores"] == cores
     look = (
         "import runpy, sys; sys.argv = ['small.py']; runpy.run_path('small.py', run_name='__main__'); "

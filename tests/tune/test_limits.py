@@ -38,12 +38,12 @@ def test_a_draft_without_differences_is_not_believed() -> None:
 
 @pytest.mark.parametrize(("off", "accepted"), [(0.5e-4, True), (2e-4, False), (0.05, False)])
 def test_a_network_may_differ_from_pytorch_by_so_much(off: float, accepted: bool) -> None:
-    from tencost.tune.deploy import compare
+    from tencost.tune.deploy import output_agreement
 
     expected = np.linspace(-1.0, 2.0, 31)
     found = expected.copy()
     found[3] += off * 2.0
-    assert compare(found, expected).accepted is accepted
+    assert output_agreement(found, expected).accepted is accepted
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from tencost.register import registry
 from tencost.register.start_records import ship
 from tencost.tracking import runs as tracking
 from tencost.tune import live
-from tencost.tune.live import Run
+from tencost.tune.live import LiveRun
 
 
-def made(champion_s: float, challenger_s: float, seed: int = 0) -> Run:
-    return Run("task", seed, champion_s, challenger_s, 1.0, math.nan)
+def made(champion_s: float, challenger_s: float, seed: int = 0) -> LiveRun:
+    return LiveRun("task", seed, champion_s, challenger_s, 1.0, math.nan)
 
 
 def test_speeds_are_averaged_as_factors_with_an_interval() -> None:
@@ -99,7 +99,7 @@ def test_two_models_tune_and_are_compared(
     tuner = TunerConfig(trials=8, population=16, generations=1, starts=0, register_tiles=False)
     hardware = HardwareConfig(name="local", target=target)
     pool = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
-    told: list[Run] = []
+    told: list[LiveRun] = []
     try:
         found = live.compare(left, sides, hardware, tuner, pool, tmp_path, range(2), told.append)
     finally:

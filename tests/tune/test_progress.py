@@ -16,7 +16,7 @@ from tencost.tune.batches import Score
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
 from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, state
-from tencost.tune.session import Batch
+from tencost.tune.session import MeasuredBatch
 
 pytestmark = pytest.mark.tvm
 
@@ -24,13 +24,15 @@ FLOP = 2.0 * 32**3
 ROOFED = HardwareConfig(name="mine", target={"kind": "llvm"}, peak_gflops=1.0, bandwidth_gbs=1e3)
 
 
-def batch(name: str, total_s: float, spearman: float | None = 0.52, **of_round: Any) -> Batch:
+def batch(
+    name: str, total_s: float, spearman: float | None = 0.52, **of_round: Any
+) -> MeasuredBatch:
     values: dict[str, Any] = {
         "task": name, "num_measured": 8, "arm": Arm.residual, "next_arm": Arm.residual, "residual_weight": 0.5,
         "scores": {Arm.residual: Score(None, None, spearman)}, **of_round,
     }  # fmt: skip
     task = NetworkTask(name, None, 1, FLOP, None)
-    return Batch(task, 64, (), Round(**values), total_s, total_s, elapsed_s=30.0)
+    return MeasuredBatch(task, 64, (), Round(**values), total_s, total_s, elapsed_s=30.0)
 
 
 def outlook(hardware: HardwareConfig, latency_s: float) -> Outlook:

@@ -22,15 +22,15 @@ from tencost.adapt.fitting import (
     DECIDES,
     LEAST_TASKS,
     Adapted,
-    LeftOut,
-    Source,
+    HeldOutMetric,
+    SourceModel,
     adapt,
     committee,
     gains,
     left_out,
 )
 from tencost.adapt.measuring import Labeller
-from tencost.adapt.pool import Pool, device_values, read_pool
+from tencost.adapt.pool import LabelPool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
 from tencost.features.rows.ragged import IntArray
@@ -63,7 +63,7 @@ _Ask = Callable[[IntArray], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class LabelledPrograms:
     """What was labelled: positions in the pool, seconds (NaN for a failure), float64 [n], and where they come from."""
 
     positions: IntArray
@@ -88,8 +88,8 @@ class _Outcome:
     """
 
     mode: AdaptMode
-    chosen: Chosen
-    figures: dict[str, LeftOut]
+    chosen: LabelledPrograms
+    figures: dict[str, HeldOutMetric]
     champion: Version | None
 
     @property
@@ -171,7 +171,7 @@ def run(cfg: Config, root: Path) -> Version:
     if count and not recorded:
         (check_device if hardware.runner is RunnerKind.local else check_target)(hardware)
     pool = read_pool(data, bundle, hardware, recorded=recorded)
-    source = Source(bundle.ranker, bundle.info, pool.spread)
+    source = SourceModel(bundle.ranker, bundle.info, pool.spread)
     with tracking.start_run(
         cfg, root, stage="adapt", name=f"adapt {hardware.name}", parameters=_parameters(cfg)
     ) as tracked:
@@ -217,7 +217,9 @@ def run(cfg: Config, root: Path) -> Version:
     return version
 
 
-def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: _Ask) -> Chosen:
+def choose(
+    pool: LabelPool, source: SourceModel, count: int, cfg: Config, seed: int, ask: _Ask
+) -> LabelledPrograms:
     """Choose and label: diverse programs first, then those that corrections of these labels disagree about.
 
     Args:
@@ -238,7 +240,7 @@ def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: 
         further = uncertain(pool, opinions, positions, count - first, per_task, seed)
         seconds = np.concatenate([seconds, ask(further)])
         positions = np.concatenate([positions, further])
-    return Chosen(positions, seconds, "")
+    return LabelledPrograms(positions, seconds, "")
 
 
 def _source(cfg: Config, root: Path) -> Bundle:
@@ -269,10 +271,10 @@ def _recorded(cfg: Config, data: Data) -> bool:
 
 
 def _label(
-    cfg: Config, root: Path, pool: Pool, source: Source, count: int, *, recorded: bool
-) -> Chosen:
+    cfg: Config, root: Path, pool: LabelPool, source: SourceModel, count: int, *, recorded: bool
+) -> LabelledPrograms:
     if count == 0:
-        return Chosen(np.zeros(0, np.int64), np.zeros(0), "none")
+        return LabelledPrograms(np.zeros(0, np.int64), np.zeros(0), "none")
     if len(pool) < count:
         raise TrainError(
             f"expected at least {count} programs to label outside the test part of split {cfg.split_name}, found "
@@ -293,7 +295,7 @@ def _label(
     return replace(chosen, how=f"measured here, kept in {folder}")
 
 
-def _check_ranks(adapted: Adapted, pool: Pool, labels: Samples) -> None:
+def _check_ranks(adapted: Adapted, pool: LabelPool, labels: Samples) -> None:
     """Refuse a model that scores all programs alike, as one from a handful of labels may: it could not be loaded."""
     if len(np.unique(adapted.ranker.predict(pool.features))) == 1:
         raise TrainError(
@@ -307,9 +309,9 @@ def _info(
     data: Data,
     bundle: Bundle,
     adapted: Adapted,
-    pool: Pool,
+    pool: LabelPool,
     labels: Samples,
-    figures: dict[str, LeftOut],
+    figures: dict[str, HeldOutMetric],
 ) -> BundleInfo:
     """Say what the adapted model is; its scores have the spread that the first model's have on the same programs."""
     calibration = bundle.info.calibration
@@ -380,7 +382,7 @@ def _settle(client: Any, version: Version, cfg: Config, outcome: _Outcome, sourc
     return registry.numbered(registry.list_versions(client, version.name), version.number)
 
 
-def _metrics(chosen: Chosen, figures: dict[str, LeftOut]) -> dict[str, float]:
+def _metrics(chosen: LabelledPrograms, figures: dict[str, HeldOutMetric]) -> dict[str, float]:
     metrics = {"adapt/labels": float(len(chosen.positions)), "adapt/failed": chosen.failed}
     for name, figure in figures.items():
         metrics[f"adapt/as_it_was_{name}"] = figure.before
@@ -401,7 +403,7 @@ def _parameters(cfg: Config) -> dict[str, str]:
     return parameters
 
 
-def _print(version: Version, pool: Pool, outcome: _Outcome) -> None:
+def _print(version: Version, pool: LabelPool, outcome: _Outcome) -> None:
     console, chosen = Console(stderr=True), outcome.chosen
     count = len(chosen.positions)
     if count:

@@ -71,7 +71,7 @@ class Names(Text):
         return [name.strip() for name in names.split(",") if name.strip()]
 
 
-class Place(Text):
+class PathType(Text):
     """A file or folder, ~ for the home folder."""
 
     def __init__(self, name: str = "PATH") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Place, Text, Whole, flag, option, project
+from tencost.cli.grammar import Command, PathType, Text, Whole, flag, option, project
 from tencost.cli.overrides import StageCommand, StageGroup
 
 _JSON = flag("--json", "Print JSON, for scripts.", parameter="as_json")
@@ -77,8 +77,8 @@ _COMMANDS = [
                 parameter="store_uri",
             ),
             _JSON,
-            option("--plot", Place("FILE.png"), "Draw it, too."),
-            option("--add-to", Place("FOLDER"), "A raw dataset's folder that gets the records, for training again."),
+            option("--plot", PathType("FILE.png"), "Draw it, too."),
+            option("--add-to", PathType("FOLDER"), "A raw dataset's folder that gets the records, for training again."),
         ),
     ),
     Command(
@@ -89,7 +89,7 @@ _COMMANDS = [
         examples=("tencost register export models:/tencost-epyc-avx512-1c@champion champion",),
         params=(
             click.Argument(["uri"], metavar="MODEL"),
-            click.Argument(["folder"], type=Place("FOLDER")),
+            click.Argument(["folder"], type=PathType("FOLDER")),
         ),
     ),
     Command(

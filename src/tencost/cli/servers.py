@@ -17,12 +17,12 @@ from tencost.errors import ConfigError, MissingDependencyError, RegistryError
 
 
 def _serve(model: str, port: int, host: str, jobs: int | None, **limits: int) -> None:
-    from tencost.register.service.app import Limits
+    from tencost.register.service.app import RequestLimits
     from tencost.register.service.command import serve
 
     if port > 65535:
         raise ConfigError(f"expected --port from 0 to 65535, found {port}")
-    serve(model, project(), host=host, port=port, jobs=jobs, limits=Limits(**limits))
+    serve(model, project(), host=host, port=port, jobs=jobs, limits=RequestLimits(**limits))
 
 
 SERVE = Command(

@@ -143,7 +143,7 @@ def compose(overrides: list[str]) -> tuple[Config, Path]:
 
 
 @dataclass(frozen=True)
-class Composed:
+class ComposedConfig:
     """What Hydra made of a command line.
 
     Attributes:
@@ -157,7 +157,7 @@ class Composed:
     chosen: dict[str, str | None]
 
 
-def explain(overrides: list[str]) -> Composed:
+def explain(overrides: list[str]) -> ComposedConfig:
     """Say where a configuration comes from.
 
     Raises:
@@ -167,7 +167,7 @@ def explain(overrides: list[str]) -> Composed:
     runtime = composed.hydra.runtime
     sources = [(str(source.provider), str(source.path)) for source in runtime.config_sources]
     choices = {group: _chosen(runtime.choices, group) for group in GROUPS}
-    return Composed(root, tuple(source for source in sources if source[1]), choices)
+    return ComposedConfig(root, tuple(source for source in sources if source[1]), choices)
 
 
 def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:

@@ -29,8 +29,8 @@ from tencost.evaluate.interval import Difference, bootstrap
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (
-    Model,
     Prediction,
+    TrainedFamily,
     find_models,
     load_model,
     predict,
@@ -63,10 +63,10 @@ from tencost.writing import whole_folder
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredModel:
     """A model with its scores, one entry a seed."""
 
-    model: Model
+    model: TrainedFamily
     predictions: tuple[Prediction, ...]
     test: tuple[SeedScore, ...]
     valid: tuple[SeedScore, ...]
@@ -198,8 +198,8 @@ def differences(
 
 
 def _scored(
-    cfg: Config, data: Data, truth: Truth, valid: Truth | None, models: Sequence[Model]
-) -> Iterator[Scored]:
+    cfg: Config, data: Data, truth: Truth, valid: Truth | None, models: Sequence[TrainedFamily]
+) -> Iterator[ScoredModel]:
     """Score models, in their order: here one after another, or side by side on a cluster that reads this folder."""
     if cfg.execution.kind is ExecutionKind.local:
         yield from (_score(model, data, truth, valid) for model in models)
@@ -215,7 +215,7 @@ def _scored(
     workers = open_workers(_score_folder, shared, cfg.execution, cfg.jobs)
     results = in_order(workers, folders, Rescue(died))
     for model, (figures,) in zip(models, results, strict=True):
-        yield Scored(model, *figures)
+        yield ScoredModel(model, *figures)
 
 
 def _score_folder(shared: Any, folder: Path) -> list[Any]:
@@ -224,7 +224,7 @@ def _score_folder(shared: Any, folder: Path) -> list[Any]:
     return [(evaluated.predictions, evaluated.test, evaluated.valid, evaluated.predict_ms)]
 
 
-def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Scored:
+def _score(model: TrainedFamily, data: Data, truth: Truth, valid: Truth | None) -> ScoredModel:
     rows = program_rows(data, model.info, truth)
     predictions = tuple(predict(bundle, rows) for bundle in model.bundles)
     test = _seed_scores(truth, predictions)
@@ -232,7 +232,7 @@ def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Score
     if valid is not None:
         valid_rows = program_rows(data, model.info, valid)
         of_valid = _seed_scores(valid, [predict(bundle, valid_rows) for bundle in model.bundles])
-    return Scored(model, predictions, test, of_valid, predict_ms(model.bundles[0], rows))
+    return ScoredModel(model, predictions, test, of_valid, predict_ms(model.bundles[0], rows))
 
 
 def _seed_scores(truth: Truth, predictions: Sequence[Prediction]) -> tuple[SeedScore, ...]:
@@ -241,7 +241,7 @@ def _seed_scores(truth: Truth, predictions: Sequence[Prediction]) -> tuple[SeedS
     )
 
 
-def _with_choices(data: Data, scored: Sequence[Scored]) -> list[Scored]:
+def _with_choices(data: Data, scored: Sequence[ScoredModel]) -> list[ScoredModel]:
     """Add how each candidate did on the networks left out of its training."""
     folds = Folds(data)
     by_model = choices(
@@ -254,7 +254,7 @@ def _with_choices(data: Data, scored: Sequence[Scored]) -> list[Scored]:
     return [replace(evaluated, choice=by_model.get(evaluated.model.name)) for evaluated in scored]
 
 
-def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> ProgramBoard:
+def _board(data: Data, root: Path, truth: Truth, scored: Sequence[ScoredModel]) -> ProgramBoard:
     cfg = data.cfg
     rows = sorted(
         (evaluated.row(root, truth) for evaluated in scored), key=lambda row: -row.mean("geo1")
@@ -298,7 +298,7 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Pr
     return replace(board, gains=gains, losses=losses)
 
 
-def _stale(model: Model, cfg: Config) -> str:
+def _stale(model: TrainedFamily, cfg: Config) -> str:
     return (
         f"{model.name} was trained on another state of the records or on another split "
         f"({model.info.split}), so what is tested here may have been learnt from. "
@@ -307,7 +307,7 @@ def _stale(model: Model, cfg: Config) -> str:
 
 
 def _write_report(
-    folder: Path, board: ProgramBoard, truth: Truth, scored: Sequence[Scored]
+    folder: Path, board: ProgramBoard, truth: Truth, scored: Sequence[ScoredModel]
 ) -> None:
     """Write the report's folder; it appears whole or not at all."""
     with whole_folder(folder) as partial:
@@ -326,7 +326,7 @@ def _write_report(
         _plot(board, truth, scored, partial / "plots")
 
 
-def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
+def _predictions(truth: Truth, scored: Sequence[ScoredModel]) -> pl.DataFrame:
     frames = [
         pl.DataFrame(
             {
@@ -344,7 +344,7 @@ def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
+def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[ScoredModel], folder: Path) -> None:
     seeds = {evaluated.model.name: evaluated.test for evaluated in scored}
     curves = {row.model: seeds[row.model] for row in board.models}
     plots.plot_leaderboard(board, folder)
@@ -355,7 +355,7 @@ def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: P
         _plot_model(truth, evaluated, folder, board.hardware)
 
 
-def _plot_model(truth: Truth, evaluated: Scored, folder: Path, hardware: str) -> list[Path]:
+def _plot_model(truth: Truth, evaluated: ScoredModel, folder: Path, hardware: str) -> list[Path]:
     """Plot the seed that did best on the validation part."""
     seed, name = best_seed(evaluated.valid or evaluated.test), evaluated.model.name
     written = plots.plot_predicted(truth, evaluated.predictions[seed].score, name, folder, hardware)

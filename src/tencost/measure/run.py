@@ -51,7 +51,7 @@ class Block:
 
 
 @dataclass
-class Progress:
+class MeasuringProgress:
     """What a run has done so far.
 
     Attributes:
@@ -126,9 +126,9 @@ def measure_blocks(
     blocks: Sequence[Block],
     hardware: HardwareConfig,
     config: MeasureConfig,
-    session: Session,
-    progress: Progress,
-    on_progress: Callable[[Progress], None],
+    session: MeasuringSession,
+    progress: MeasuringProgress,
+    on_progress: Callable[[MeasuringProgress], None],
 ) -> None:
     """Measure blocks and write them down, and into `progress`, as they are done; Ctrl-C ends it between two programs.
 
@@ -177,7 +177,7 @@ def measure_blocks(
                         probe.measure()
 
 
-class Session:
+class MeasuringSession:
     """One run of the command: its line in sessions.jsonl says what holds for all its records."""
 
     def __init__(self, folder: Path, shard: tuple[int, int], provenance: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class Session:
         self._path = folder / sessions_file(shard)
         self._write(provenance)
 
-    def end(self, progress: Progress, flags: Sequence[str]) -> None:
+    def end(self, progress: MeasuringProgress, flags: Sequence[str]) -> None:
         """Add the noise, and what looked wrong."""
         about = {
             "reference_kernel_s": self.reference_s,

@@ -53,7 +53,7 @@ from tencost.records.query_command import (
 )
 from tencost.store.ids import workload_id
 from tencost.store.modules import read_modules
-from tencost.store.reading import Records
+from tencost.store.reading import StoredRecords
 from tencost.store.tables import WORKLOADS, load_workloads
 from tencost.writing import scratch_beside
 
@@ -80,7 +80,7 @@ class Export:
 
 
 def export_metaschedule(
-    store: Records,
+    store: StoredRecords,
     folder: Path,
     workloads_table: pl.DataFrame,
     *,
@@ -201,7 +201,7 @@ def run(
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _modules(store: Records, dataset: str | None) -> pl.DataFrame:
+def _modules(store: StoredRecords, dataset: str | None) -> pl.DataFrame:
     """Return the modules beside a store and those of a dataset, or of all datasets of the project."""
     if dataset is not None:
         folders = [dataset_folder(dataset)]
@@ -228,7 +228,7 @@ def _reason(row: dict[str, Any], has_module: bool) -> str:
 
 
 def _only_failures(
-    store: Records,
+    store: StoredRecords,
     found: pl.DataFrame,
     hardware: str,
     target: query.Target,

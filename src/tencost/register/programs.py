@@ -36,13 +36,13 @@ from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle, training_digest
 from tencost.models.programs.ranker import reference_features
 from tencost.register import notes, registry, stage
-from tencost.register.comparison import Opponent, against_champion, compare
-from tencost.register.promotion import Challenger, ProgramVerdict, Rule, judge
+from tencost.register.comparison import ChampionOpponent, against_champion, compare
+from tencost.register.promotion import Challenger, ProgramVerdict, PromotionRule, judge
 from tencost.register.registry import Offer, Version
 from tencost.register.round_time import RoundTime, round_times
-from tencost.register.stage import RunNotes, Subject
+from tencost.register.stage import RegistrationSubject, RunNotes
 from tencost.register.start_records import ship, training_starts
-from tencost.register.verdict import Verdict
+from tencost.register.verdict import PromotionVerdict
 from tencost.train.data import Data
 from tencost.train.fit.refit import refit
 
@@ -50,7 +50,7 @@ _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 @dataclass
-class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
+class ProgramSubject(RegistrationSubject[ProgramRow, ProgramVerdict]):
     """The winner among the models of programs of a hardware.
 
     Attributes:
@@ -129,7 +129,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         return registry.bundle_offer(folder, hardware.description or hardware.name, self.programs)
 
     def judge(self, client: Any, version: Version, champion: Version | None) -> ProgramVerdict:
-        scores, opponent = self.scores[self.row.model], Opponent()
+        scores, opponent = self.scores[self.row.model], ChampionOpponent()
         if champion is not None:
             opponent = against_champion(client, self.data, champion, self.truth, scores)
         sides = {"challenger": self.bundle}
@@ -200,8 +200,8 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         )
 
     @property
-    def _rule(self) -> Rule:
-        return Rule(min_seeds=self.cfg.rule.min_seeds)
+    def _rule(self) -> PromotionRule:
+        return PromotionRule(min_seeds=self.cfg.rule.min_seeds)
 
     def _seconds(self, side: str) -> float | None:
         return self._rounds[side].seconds if side in self._rounds else None
@@ -232,7 +232,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         return tuple(name for name in REFERENCES if name not in spared), notes
 
 
-def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> Verdict:
+def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> PromotionVerdict:
     """Register the winner on cfg.hardware, see `stage.run`; `required` is that of `ProgramSubject`."""
     return stage.run(cfg, root, partial(ProgramSubject, required=required))
 

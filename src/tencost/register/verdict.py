@@ -19,7 +19,7 @@ Check = tuple[bool, str]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PromotionVerdict:
     """The decision of a promotion rule, and why.
 
     Attributes:

@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Place:
+class TableLocation:
     """Where a table is: Delta Lake's URI and its settings of an object store.
 
     `version` is the one to read, None for the latest.
@@ -58,12 +58,12 @@ class Place:
         """Delta Lake's settings of an object store, None for a folder."""
         return remote.settings(self.uri, self.storage_options)
 
-    def at(self, version: int) -> Place:
+    def at(self, version: int) -> TableLocation:
         """Return the place at a version."""
         return replace(self, version=version)
 
 
-def open_table(place: Place) -> DeltaTable | None:
+def open_table(place: TableLocation) -> DeltaTable | None:
     """Return the table, None where nothing was written.
 
     Raises:
@@ -102,7 +102,7 @@ def open_table(place: Place) -> DeltaTable | None:
     return table
 
 
-def require_table(place: Place) -> DeltaTable:
+def require_table(place: TableLocation) -> DeltaTable:
     """Return the table.
 
     Raises:
@@ -116,7 +116,7 @@ def require_table(place: Place) -> DeltaTable:
     return table
 
 
-def writable_table(place: Place) -> DeltaTable:
+def writable_table(place: TableLocation) -> DeltaTable:
     """Return the latest version for writing: created, or given the columns that it lacks.
 
     Raises:
@@ -148,7 +148,7 @@ def writable_table(place: Place) -> DeltaTable:
     return set_schema_version(place)
 
 
-def add_columns(place: Place) -> DeltaTable:
+def add_columns(place: TableLocation) -> DeltaTable:
     """Return the table with the columns that it lacks.
 
     Raises:
@@ -164,7 +164,7 @@ def add_columns(place: Place) -> DeltaTable:
     return require_table(place)
 
 
-def set_schema_version(place: Place) -> DeltaTable:
+def set_schema_version(place: TableLocation) -> DeltaTable:
     """Return the table, said to be of today's schema version.
 
     Raises:

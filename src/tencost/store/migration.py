@@ -24,7 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from tencost.store.delta import (
-    Place,
+    TableLocation,
     add_columns,
     commit,
     may_need_migration,
@@ -76,11 +76,11 @@ def migrate(uri: str, *, dry_run: bool = False) -> Migration:
     Raises:
         RecordError: there is no store, or other writers were faster too often.
     """
-    require_table(Place(uri))
-    return retry(uri, partial(_migrate, Place(uri), dry_run))
+    require_table(TableLocation(uri))
+    return retry(uri, partial(_migrate, TableLocation(uri), dry_run))
 
 
-def migrated(rows: Sequence[Row], logs: Logs) -> list[Row]:
+def migrated(rows: Sequence[Row], logs: LogGenerators) -> list[Row]:
     """Return the rows that take the place of a store's rows, each with its generator, its id and its alias.
 
     Args:
@@ -91,7 +91,7 @@ def migrated(rows: Sequence[Row], logs: Logs) -> list[Row]:
 
 
 @dataclass
-class Logs:
+class LogGenerators:
     """The generators that the records of a log have, in order of time."""
 
     _times: dict[tuple[str, ...], list[tuple[float, int]]] = field(
@@ -153,7 +153,7 @@ def _is_to_migrate(row: Row) -> bool:
     return bool(row["record_id"] == record_id(row["program_id"], target, row["hardware"]))
 
 
-def _divided(row: Row, logs: Logs) -> list[Row]:
+def _divided(row: Row, logs: LogGenerators) -> list[Row]:
     if not _is_to_migrate(row):
         return [row]
     by_generator: dict[str, tuple[Row, list[Row]]] = {}
@@ -177,11 +177,11 @@ def _divided(row: Row, logs: Logs) -> list[Row]:
     return rows
 
 
-def _migrate(place: Place, dry_run: bool) -> Migration:
+def _migrate(place: TableLocation, dry_run: bool) -> Migration:
     table = require_table(place) if dry_run else add_columns(place)
     folder = Folder(place.uri, place.storage_options)
     files = [file for file in data_files(table) if may_need_migration(folder, [file])]
-    logs = Logs()
+    logs = LogGenerators()
     for file in files:
         logs.add(_rows(folder, file))
     logs.sort()

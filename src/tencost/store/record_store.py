@@ -27,7 +27,7 @@ from tencost.errors import RecordError
 from tencost.store import remote
 from tencost.store.compaction import SMALL_FILES, Compaction, choose, rewrite, small
 from tencost.store.delta import (
-    Place,
+    TableLocation,
     commit,
     open_table,
     removals,
@@ -38,7 +38,7 @@ from tencost.store.delta import (
 )
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.measured import KEY, TOLD, among, count, one_of_each, released
-from tencost.store.reading import Records, StoreView, View
+from tencost.store.reading import StoredRecords, StoreView, View
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 
 
@@ -57,7 +57,7 @@ class Added:
     quarantined: int
 
 
-class RecordStore(Records):
+class RecordStore(StoredRecords):
     """A table of records at `uri`; it need not exist yet.
 
     Args:
@@ -78,7 +78,9 @@ class RecordStore(Records):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.uri = str(uri)
-        self._place = Place(self.uri, version, dict(storage_options) if storage_options else None)
+        self._place = TableLocation(
+            self.uri, version, dict(storage_options) if storage_options else None
+        )
         self._folder = Folder(self.uri, self._place.storage_options)
         self._last = open_table(self._place) if version is None else require_table(self._place)
         """As it was last seen: bringing it up to date costs less than opening the table."""
@@ -260,7 +262,7 @@ class _Append:
     rows again for each try. A file that holds a program which was measured again is written anew.
     """
 
-    def __init__(self, place: Place, folder: Folder, rows: pa.Table) -> None:
+    def __init__(self, place: TableLocation, folder: Folder, rows: pa.Table) -> None:
         self._place = place
         self._folder = folder
         self._rows = rows

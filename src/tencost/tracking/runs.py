@@ -59,7 +59,7 @@ _JOBS_END_S = 10.0
 
 
 @dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """One value of a curve."""
 
     name: str
@@ -78,10 +78,10 @@ class TrackedRun:
         self, values: Mapping[str, float], step: int = 0, *, model_id: str | None = None
     ) -> None:
         """Log metrics of one step, of a logged model, too, if one is named; NaN values are left out."""
-        points = [Point(name, float(number), step) for name, number in values.items()]
+        points = [MetricPoint(name, float(number), step) for name, number in values.items()]
         self.log_points(points, model_id=model_id)
 
-    def log_points(self, points: Sequence[Point], *, model_id: str | None = None) -> None:
+    def log_points(self, points: Sequence[MetricPoint], *, model_id: str | None = None) -> None:
         """Log whole curves in a few requests; NaN values are left out.
 
         Metrics of a model name the dataset that the run has logged: MLflow's page of models compares by it. Without a

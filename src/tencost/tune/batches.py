@@ -35,7 +35,7 @@ from tencost.evaluate.metrics import Floats, labels
 from tencost.writing import whole_file
 
 if TYPE_CHECKING:
-    from tencost.tune.session import Batch
+    from tencost.tune.session import MeasuredBatch
 
 FILE = "batches.jsonl"
 SCRATCH = "scratch"
@@ -74,7 +74,7 @@ class BatchLine:
     total_latency_s: float
 
     @classmethod
-    def of(cls, batch: Batch, model: str, *, learns: bool) -> BatchLine:
+    def of(cls, batch: MeasuredBatch, model: str, *, learns: bool) -> BatchLine:
         """Return the line of a batch that was ranked, by a model that learns or does not."""
         ranked = batch.round
         return cls(

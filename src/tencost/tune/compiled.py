@@ -33,7 +33,7 @@ from tencost.tune.deploy import (
 )
 from tencost.tune.hosts import MAX_TIMING_S, Host, check_host, host_of, spread_of, times_in_turn
 from tencost.tune.inputs import import_network
-from tencost.tune.library_export import Origin, check_linker, check_place, write_library
+from tencost.tune.library_export import LibraryOrigin, check_linker, check_place, write_library
 from tencost.tune.recording import record_compiled
 from tencost.tune.reporting import native_messages_to, note, say
 from tencost.tune.workfolder import has_programs, read_rule_times
@@ -120,7 +120,7 @@ def run(
                 f"{available - tuned} of {available} tasks with programs run by rule, which is faster",
             )
         source = str(database or ("" if programs is None else folder.name))
-        write_library(library, network, hardware, built, Origin(source, len(tasks), tuned))
+        write_library(library, network, hardware, built, LibraryOrigin(source, len(tasks), tuned))
         size = library.stat().st_size
         message = (
             f"{library}: {size / 1e6:.1f} MB with its weights, {tuned} of {len(tasks)} tasks tuned"

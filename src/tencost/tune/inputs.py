@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class NamedCostModel:
     """The cost model of a run and its name in records and reports."""
 
     model: Any
@@ -46,7 +46,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class TuningInputs:
     """What a run reads before it measures.
 
     Attributes:
@@ -74,7 +74,7 @@ class Inputs:
     untuned: Any
     every: Sequence[NetworkTask]
     tasks: Sequence[NetworkTask]
-    chosen: Chosen
+    chosen: NamedCostModel
     compared: Any | None
     compared_network: Network
     store: RecordStore | None
@@ -86,7 +86,7 @@ class Inputs:
         return f"{self.network.name}-{self.cfg.hardware.name}"
 
 
-def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Inputs:
+def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> TuningInputs:
     """Import the network, load the model, look into the live store; raises as :func:`tencost.tune.stage.run`."""
     hardware, tuner = cfg.hardware, cfg.tuner
     compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
@@ -118,7 +118,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
             "computes the same will say nothing. Choose another with network.output, or import it with trained weights",
         )
     store = _live_store(cfg.paths.live_store(root), hardware, folder.path, console)
-    return Inputs(
+    return TuningInputs(
         cfg=cfg,
         root=root,
         folder=folder,
@@ -181,7 +181,7 @@ def _network_of(database: Any, network: Network, cfg: Config) -> Network:
     )
 
 
-def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
+def choose_model(cfg: Config, root: Path, console: Console) -> NamedCostModel:
     """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
 
     Hardware whose champion nobody has promoted is served by its challenger; hardware of several cores without a model
@@ -196,7 +196,7 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     """
     hardware = cfg.hardware
     if cfg.model_uri == SCRATCH:
-        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
+        return NamedCostModel(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     alias = default_alias()
     uris = [cfg.model_uri] if cfg.model_uri else _candidates(hardware, alias)
     failures: list[RegistryError | FeatureError] = []
@@ -216,7 +216,7 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
             f"No registered model for hardware {hardware.name} ({_first(failures)}) Learning from scratch; to use a "
             "model of another hardware: model_uri=models:/<name>@champion",
         )
-        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
+        return NamedCostModel(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     if not cfg.model_uri and uri != uris[0]:
         note(console, _instead(hardware, uri, _first(failures), root))
     bundle = model.bundle
@@ -224,7 +224,7 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     name = f"{model_name}/{bundle.folder.name}" if at else uri
     label = f"{name} ({alias})" if at else name
     console.print(f"model {label}: {bundle.info.family} on {bundle.info.feature_spec.name}")
-    return Chosen(model, name)
+    return NamedCostModel(model, name)
 
 
 def _first(failures: Sequence[RegistryError | FeatureError]) -> str:

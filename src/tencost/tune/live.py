@@ -50,7 +50,7 @@ NEAR = 1.02
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """One task tuned once by each side.
 
     Attributes:
@@ -81,7 +81,7 @@ class Live:
     speed: float
     low: float
     high: float
-    runs: tuple[Run, ...]
+    runs: tuple[LiveRun, ...]
 
     @property
     def word(self) -> str:
@@ -228,7 +228,7 @@ def compare(
     pool: WorkerPool,
     root: Path,
     seeds: Sequence[int],
-    on_run: Callable[[Run], None] = lambda _: None,
+    on_run: Callable[[LiveRun], None] = lambda _: None,
 ) -> Live:
     """Tune every task with every seed by champion and challenger in turn.
 
@@ -253,7 +253,7 @@ def compare(
             champion, challenger = (curves[side] for side in sides)
             near = NEAR * min(champion.min(), challenger.min())
             runs.append(
-                Run(
+                LiveRun(
                     task=task.name,
                     seed=seed,
                     champion_s=float(champion.min()),
@@ -266,7 +266,7 @@ def compare(
     return summarize(runs)
 
 
-def summarize(runs: Sequence[Run]) -> Live:
+def summarize(runs: Sequence[LiveRun]) -> Live:
     """Return the geometric mean of the runs' speeds with its interval."""
     over = seed_interval([math.log(run.champion_s / run.challenger_s) for run in runs])
     low, high = math.exp(over.low), math.exp(over.high)
@@ -321,7 +321,7 @@ def print_live(live: Live, champion: Version, challenger: Version) -> None:
     )
 
 
-def _print(run: Run, console: Console) -> None:
+def _print(run: LiveRun, console: Console) -> None:
     console.print(
         f"{run.task}, seed {run.seed}: champion {1e6 * run.champion_s:.1f} us, challenger "
         f"{1e6 * run.challenger_s:.1f} us",
@@ -341,14 +341,14 @@ def _curve(
 ) -> list[float]:
     """Return the best latency known after each program that a side measures, seconds; infinite while all failed."""
     from tencost.tune.cost_model import load_cost_model
-    from tencost.tune.session import Batch, Session
+    from tencost.tune.session import MeasuredBatch, TuningSession
     from tencost.tune.workfolder import open_folder
 
     model = load_cost_model(uri, frozen=not tuner.learn, device=attributes(hardware), root=root)
     book = shipped_starts(model.bundle.folder) if tuner.starts else None
     best: list[float] = []
 
-    def add(batch: Batch) -> None:
+    def add(batch: MeasuredBatch) -> None:
         for timing in batch.timings:
             seconds = float(np.median(timing.run_secs)) if timing.run_secs else math.inf
             best.append(min([seconds, *best[-1:]]))
@@ -357,7 +357,7 @@ def _curve(
         tempfile.TemporaryDirectory(prefix="tencost-live-") as scratch,
         open_folder(Path(scratch), task.name, hardware.name, hardware.target) as folder,
     ):
-        session = Session(
+        session = TuningSession(
             [task], hardware.target, tuner, model, folder, pool, threads=1, on_batch=add, book=book
         )
         session.measure_baseline()

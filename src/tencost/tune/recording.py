@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tencost.records.door import Apart
     from tencost.store.record_store import RecordStore
     from tencost.tune.cost_model import Round
-    from tencost.tune.inputs import Inputs
+    from tencost.tune.inputs import TuningInputs
 
 DATASET = "tune"
 """Dataset name of records that come from tuning runs."""
@@ -217,7 +217,7 @@ class Recorder:
         )
 
 
-def record_tuned(inputs: Inputs, report: dict[str, Any]) -> None:
+def record_tuned(inputs: TuningInputs, report: dict[str, Any]) -> None:
     """Write the times of a tuned network and of its default schedules, where there is a store and they were taken.
 
     Somebody else's database, tuner.compare_with, is of no engine that the store knows, and is left out.

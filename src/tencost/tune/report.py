@@ -40,7 +40,7 @@ Curves = dict[tuple[str, str], dict[int, list[float]]]
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """A tuning run: where it lies, what it tuned, its batches, its latency over programs."""
 
     name: str
@@ -113,7 +113,7 @@ def report(
     return to
 
 
-def read_run(name: str, root: Path) -> Run:
+def read_run(name: str, root: Path) -> ReportedRun:
     """Read a work folder, or what a run left in MLflow.
 
     Raises:
@@ -136,10 +136,10 @@ def read_run(name: str, root: Path) -> Run:
                 f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error}). "
                 "Name the folder that `tencost tune` printed as database."
             ) from error
-    return Run(name, subject, lines, points)
+    return ReportedRun(name, subject, lines, points)
 
 
-def curves_of(labelled: Sequence[tuple[str, Run]], *, arms: bool) -> Curves:
+def curves_of(labelled: Sequence[tuple[str, ReportedRun]], *, arms: bool) -> Curves:
     """Return the curves over batches, means over a run's tasks, and that over trials of runs with labels.
 
     Args:
@@ -167,7 +167,7 @@ def curves_of(labelled: Sequence[tuple[str, Run]], *, arms: bool) -> Curves:
 
 
 def _scores(
-    run: Run, label: str, *, arms: bool
+    run: ReportedRun, label: str, *, arms: bool
 ) -> Iterator[tuple[str, Sequence[Mapping[str, float | None]]]]:
     """Yield names of curves, and the scores to draw of each, a mapping a batch."""
     if not arms:
@@ -192,7 +192,7 @@ def _over_tasks(
         yield batch, float(np.mean(values[batch]))
 
 
-def _top_k_of_chance(runs: Sequence[Run]) -> tuple[str, float]:
+def _top_k_of_chance(runs: Sequence[ReportedRun]) -> tuple[str, float]:
     """Return the name of the top-k, and the share that guessing reaches, over all batches."""
     lines = [line for run in runs for line in run.lines]
     pairs = {(line.k, line.programs) for line in lines}
@@ -304,11 +304,11 @@ def _track(
     to: Path,
     cfg: Config,
     root: Path,
-    labelled: Sequence[tuple[str, Run]],
+    labelled: Sequence[tuple[str, ReportedRun]],
     curves: Curves,
     title: str,
 ) -> None:
-    from tencost.tracking.runs import Point, start_run
+    from tencost.tracking.runs import MetricPoint, start_run
 
     labels = list(dict.fromkeys(label for label, _ in curves))
     parameters: dict[str, Any] = {
@@ -325,7 +325,7 @@ def _track(
     ) as tracked:
         tracked.log_points(
             [
-                Point(f"report/{labels.index(label)}/{metric}", float(np.mean(values)), at)
+                MetricPoint(f"report/{labels.index(label)}/{metric}", float(np.mean(values)), at)
                 for (label, metric), points in curves.items()
                 for at, values in sorted(points.items())
             ]

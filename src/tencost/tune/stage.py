@@ -20,13 +20,13 @@ from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.deploy import better_than_rules, compile_network, count_tuned, faster_in_network
 from tencost.tune.guard import Arm
 from tencost.tune.hosts import Host, OnnxRuntime, check_host, host_of, onnx_runtime
-from tencost.tune.inputs import Inputs, read_inputs
-from tencost.tune.library_export import LibraryExport, Origin, check_linker, check_place
+from tencost.tune.inputs import TuningInputs, read_inputs
+from tencost.tune.library_export import LibraryExport, LibraryOrigin, check_linker, check_place
 from tencost.tune.progress import Outlook, Pace, progress, state
 from tencost.tune.recording import Recorder, by_workload, record_tuned, write_records
 from tencost.tune.reporting import note, say
 from tencost.tune.roofline.report import lines_of
-from tencost.tune.session import Batch, Outcome, Session
+from tencost.tune.session import MeasuredBatch, RunOutcome, TuningSession
 from tencost.tune.summary import (
     Conditions,
     mean_correlations,
@@ -51,9 +51,9 @@ _SLOWEST = 5
 class Tuned:
     """A session after tuning, with its roofs, its outcome, what its pool compared, the conditions of the host."""
 
-    session: Session
+    session: TuningSession
     outlook: Outlook
-    outcome: Outcome
+    outcome: RunOutcome
     num_checked: int
     checked_s: float
     conditions: Conditions
@@ -117,7 +117,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     return path
 
 
-def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
+def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
     """Adopt the store's programs, time the default schedules, tune; each batch is written when it is measured."""
     cfg, folder, console = inputs.cfg, inputs.folder, inputs.console
     cores = cpus_of(cfg.hardware)
@@ -129,7 +129,7 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
         conditions = Conditions()
         line = bar.add_task("default schedules", total=len(inputs.tasks), state="")
         writer = _BatchWriter(inputs, tracked, bar, line)
-        session = Session(
+        session = TuningSession(
             inputs.tasks,
             cfg.hardware.target,
             cfg.tuner,
@@ -149,7 +149,7 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             outcome = _search(inputs, session, outlook, bar, line)
             conditions = conditions.probed(pool)
         except KeyboardInterrupt:
-            outcome = Outcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
+            outcome = RunOutcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
         finally:
             title = f"{inputs.name}, {inputs.chosen.name}"
             is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
@@ -176,7 +176,7 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
     return tuned
 
 
-def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
+def _adopt(inputs: TuningInputs, session: TuningSession, recorder: Recorder) -> None:
     """Take over the live store's programs of the network's own workloads."""
     if inputs.store is None:
         return
@@ -196,8 +196,8 @@ def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
 
 
 def _search(
-    inputs: Inputs, session: Session, outlook: Outlook, bar: Progress, line: TaskID
-) -> Outcome:
+    inputs: TuningInputs, session: TuningSession, outlook: Outlook, bar: Progress, line: TaskID
+) -> RunOutcome:
     """Time the default schedules, then tune until the budget is spent."""
     session.measure_baseline(lambda number: bar.update(line, completed=number))
     outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, session, inputs.cfg.hardware)
@@ -211,7 +211,9 @@ def _search(
 class _BatchWriter:
     """Writes each measured batch: records, the curve, metrics, progress."""
 
-    def __init__(self, inputs: Inputs, tracked: TrackedRun, bar: Progress, line: TaskID) -> None:
+    def __init__(
+        self, inputs: TuningInputs, tracked: TrackedRun, bar: Progress, line: TaskID
+    ) -> None:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._line = inputs, tracked, bar, line
@@ -227,7 +229,7 @@ class _BatchWriter:
             model_tvm="" if bundle is None else bundle.info.versions.get("tvm", ""),
         )
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: MeasuredBatch) -> None:
         assert self.outlook is not None
         inputs, name, tuner = self._inputs, self._inputs.chosen.name, self._inputs.cfg.tuner
         programs = inputs.folder.new_programs()
@@ -248,7 +250,7 @@ class _BatchWriter:
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
-def _metrics(batch: Batch) -> dict[str, float]:
+def _metrics(batch: MeasuredBatch) -> dict[str, float]:
     ranked = batch.round
     score = ranked.score(ranked.arm)
     values = {
@@ -275,7 +277,7 @@ def _metrics(batch: Batch) -> dict[str, float]:
     return {f"tune/{name}": value for name, value in values.items() if value is not None}
 
 
-def make_report(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
+def make_report(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
     """Return the run's report; the network is compared with PyTorch, exported, and timed if anything was measured.
 
     Raises:
@@ -312,14 +314,14 @@ def make_report(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str
     }
 
 
-def _worth_it(inputs: Inputs, database: Any) -> Any:
+def _worth_it(inputs: TuningInputs, database: Any) -> Any:
     """Return a database of the programs that are faster than by rule."""
     target = inputs.cfg.hardware.target
     return better_than_rules(database, inputs.every, target, inputs.folder.rule_s)
 
 
 def _export(
-    inputs: Inputs, database: Any, export: LibraryExport, host: Host, values: dict[str, Any]
+    inputs: TuningInputs, database: Any, export: LibraryExport, host: Host, values: dict[str, Any]
 ) -> Verified:
     """Compile the network with a database, compare its output with PyTorch's, write the library if one is asked for.
 
@@ -341,13 +343,13 @@ def _export(
             lambda message: note(inputs.console, message),
         )  # fmt: skip
         count = count_tuned(database, inputs.every, hardware.target)
-        origin = Origin(folder.path.name, len(inputs.every), count)
+        origin = LibraryOrigin(folder.path.name, len(inputs.every), count)
         export.write(network, hardware, verified.built, origin)
         values |= verified.values
     return verified
 
 
-def _verified(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
+def _verified(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
     """Compile the network, compare, export and time it; Ctrl-C leaves out what has not been timed."""
     session = tuned.session
     if not (session.trials > 0 or export.to):
@@ -382,7 +384,7 @@ def _verified(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, 
     return values
 
 
-def _onnx_runtime(inputs: Inputs) -> OnnxRuntime | None:
+def _onnx_runtime(inputs: TuningInputs) -> OnnxRuntime | None:
     """Return the network as ONNX Runtime runs it; None where it does not, or on what is no CPU of this host."""
     hardware = inputs.cfg.hardware
     if hardware.target.get("kind") != "llvm" or hardware.runner is RunnerKind.rpc:
@@ -393,7 +395,7 @@ def _onnx_runtime(inputs: Inputs) -> OnnxRuntime | None:
     )  # fmt: skip
 
 
-def write(inputs: Inputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun) -> None:
+def write(inputs: TuningInputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun) -> None:
     """Write report and plot into the folder, figures and files into the MLflow run."""
     folder = inputs.folder
     write_report(folder, report)

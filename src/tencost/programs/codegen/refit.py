@@ -29,7 +29,7 @@ import orjson
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.programs.starting_points import Start, StartBook, Trace
+from tencost.programs.starting_points import StartBook, StartingPoint, Trace
 from tencost.programs.trace.instructions import trace_values
 
 MAX_APPLIED = 64
@@ -71,7 +71,7 @@ class Fitted:
 
     space: int
     decisions: Decisions
-    source: Start
+    source: StartingPoint
     octaves: float
     """How far the source is; -1 for the task's own workload."""
 

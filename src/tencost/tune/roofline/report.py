@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tencost.tune.reporting import draw_chart, say
 from tencost.tune.reporting import write_csv as write_table
-from tencost.tune.roofline.roofline import Bound, Placed, Roofs, Task
+from tencost.tune.roofline.roofline import Bound, Placed, RooflineTask, Roofs
 
 NEAR, FAR = 0.9, 0.05
 """Shares of the roof that are called near it and far from it."""
@@ -65,7 +65,7 @@ def summary(placed: Sequence[Placed]) -> dict[str, float]:
 
 def print_table(
     placed: Sequence[Placed],
-    unmeasured: Sequence[Task],
+    unmeasured: Sequence[RooflineTask],
     roofs: Roofs,
     title: str,
     source: str,

@@ -31,8 +31,8 @@ from tencost.tune.roofline.host_roofs import measure_roofs
 from tencost.tune.roofline.report import plot, print_table, summary, write_csv
 from tencost.tune.roofline.roofline import (
     Placed,
+    RooflineTask,
     Roofs,
-    Task,
     Work,
     by_gain,
     counted_bytes,
@@ -48,7 +48,7 @@ FAILED_S = 1e9
 
 
 @dataclass(frozen=True)
-class Best:
+class BestProgram:
     """A workload's best program: its latency, where it is from, its id as a record; empty where it has none."""
 
     latency_s: float
@@ -57,12 +57,12 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Source:
+class ProgramSource:
     """Best programs by workload id, and where they are from."""
 
-    best: Mapping[str, Best]
+    best: Mapping[str, BestProgram]
     place: str
-    others: Sequence[Task] = ()
+    others: Sequence[RooflineTask] = ()
     """Tasks that a store has for the network under workloads that it does not have today."""
 
 
@@ -109,16 +109,16 @@ def run(
         source = _of_store(cfg.paths.live_store(root), name, hardware, set(workloads))
     else:
         with run_files(run, (RECORD_FILE, WORKLOAD_FILE, SESSION_FILE), root) as files:
-            source = Source(_of_folder(files, run, hardware), run)
+            source = ProgramSource(_of_folder(files, run, hardware), run)
     tasks = []
     for identity, task in workloads.items():
         work, best = work_of(task.mod, task.flop), source.best.get(identity)
         if best is None:
-            tasks.append(Task(task.name, task.weight, work, None))
+            tasks.append(RooflineTask(task.name, task.weight, work, None))
             continue
         if best.record_id in counted:
             work = replace(work, traffic=counted[best.record_id], measured=True)
-        tasks.append(Task(task.name, task.weight, work, best.latency_s, best.program))
+        tasks.append(RooflineTask(task.name, task.weight, work, best.latency_s, best.program))
     tasks += source.others
     placed = by_gain(tasks, roofs)
     if not placed:
@@ -150,7 +150,7 @@ def _measured_roofs(hardware: HardwareConfig, memory_gbs: float | None) -> Roofs
     return measure_roofs(hardware)
 
 
-def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
+def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, BestProgram]:
     """Return the best programs of a work folder, those that are not tuned among them, by workload id.
 
     Raises:
@@ -170,13 +170,13 @@ def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, B
         if 0 < seconds < (best[workload].latency_s if workload in best else FAILED_S):
             identity = program_id(workload, program.target["kind"], program.trace)
             record = record_id(identity, program.target, hardware.name)
-            best[workload] = Best(seconds, "tuned", record)
+            best[workload] = BestProgram(seconds, "tuned", record)
     return best
 
 
-def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
+def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, BestProgram]:
     """Return the faster of a session's default schedules and those by rule, by workload id; none without a session."""
-    best: dict[str, Best] = {}
+    best: dict[str, BestProgram] = {}
     if not file.exists():
         return best
     try:
@@ -186,7 +186,7 @@ def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]
         for program, times in kinds.items():
             for workload, seconds in times.items():
                 if workload not in best or float(seconds) < best[workload].latency_s:
-                    best[str(workload)] = Best(float(seconds), program)
+                    best[str(workload)] = BestProgram(float(seconds), program)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProfileError(
             f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error})."
@@ -199,7 +199,9 @@ def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]
     return best
 
 
-def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[str]) -> Source:
+def _of_store(
+    uri: str, network: str, hardware: HardwareConfig, workloads: set[str]
+) -> ProgramSource:
     """Return the best programs that a record store has for the hardware's target.
 
     Args:
@@ -226,7 +228,7 @@ def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[s
             f"{error}"
         ) from error
     best = {
-        row["workload_id"]: Best(float(row["latency_s"]), "stored", row["record_id"])
+        row["workload_id"]: BestProgram(float(row["latency_s"]), "stored", row["record_id"])
         for row in rows
         if row["workload_id"] in workloads
     }
@@ -238,7 +240,7 @@ def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[s
     }
     works = _works(uri, set(weights)) if weights else {}
     others = [
-        Task(
+        RooflineTask(
             row["task_name"],
             weights[row["workload_id"]],
             works.get(row["workload_id"], Work(None, None)),
@@ -248,7 +250,7 @@ def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[s
         for row in rows
         if row["workload_id"] in weights
     ]
-    return Source(best, uri, others)
+    return ProgramSource(best, uri, others)
 
 
 def _works(uri: str, workloads: set[str]) -> dict[str, Work]:

@@ -26,10 +26,10 @@ from tencost.models.networks.gnn.graph_data import Batches
 from tencost.models.networks.gnn.networks import GraphNetwork
 from tencost.models.networks.gnn.propagation import propagation_of
 from tencost.models.neural.loop import (
-    Best,
     Optimizers,
-    Plan,
     Resume,
+    SelectionMetric,
+    TrainingPlan,
     device_of,
     fit_network,
     seeded,
@@ -103,7 +103,7 @@ class Labels:
 
 
 @dataclass
-class Trained:
+class TrainedGnn:
     """A network that can predict.
 
     Attributes:
@@ -121,7 +121,7 @@ class Trained:
     epoch: int
 
     @classmethod
-    def empty(cls, config: GnnConfig, devices: int, epoch: int) -> Trained:
+    def empty(cls, config: GnnConfig, devices: int, epoch: int) -> TrainedGnn:
         """Return one whose weights are still to be filled."""
         encoder = encoder_of(config)
         with seeded(0, config.num_threads):
@@ -277,7 +277,7 @@ def fit_gnn(
     seed: int,
     report: Report,
     resume: Path | None = None,
-) -> Trained:
+) -> TrainedGnn:
     """Train a network, and return it as it was in the epoch with the smallest validation MAPE.
 
     Graphs without any label are left out, labels that are missing count nothing.
@@ -300,12 +300,12 @@ def fit_gnn(
     labels = Labels.of(train.latency_ms, config.label == "log")
     encoder = encoder_of(config)
     task = _task(config, train, valid, seed)
-    plan = Plan(
+    plan = TrainingPlan(
         epochs=config.epochs,
         patience=config.patience,
         gradient_clip=config.gradient_clip,
         optimizers=partial(_optimizers, config),
-        best=Best(_VALID_MAPE, higher_is_better=False),
+        best=SelectionMetric(_VALID_MAPE, higher_is_better=False),
         max_minutes=config.max_minutes,
         epoch_seed=seed,
         resume=None if resume is None else Resume(resume / "training.ckpt", task),
@@ -333,7 +333,7 @@ def fit_gnn(
             outcome.epochs, config.epochs, outcome.minutes, config.max_minutes, config.patience,
         )  # fmt: skip
     report("train/epochs", float(outcome.epochs), outcome.epochs)
-    return Trained(config, network.eval(), labels, encoder, outcome.epoch)
+    return TrainedGnn(config, network.eval(), labels, encoder, outcome.epoch)
 
 
 def _labelled(part: LabelledGraphs, purpose: str) -> LabelledGraphs:
