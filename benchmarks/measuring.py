@@ -39,7 +39,7 @@ from tvm.target import Target
 from tencost.config import HardwareConfig, MeasureConfig
 from tencost.measure.collection import CollectedTask, Collection, ProgramOrigin
 from tencost.measure.programs import ProgramSpace
-from tencost.measure.run import cpu_plan, cpus_of, options_of
+from tencost.measure.run import cpu_plan, cpus_of, timing_options
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.hardware import detect_host
@@ -198,7 +198,7 @@ def compare_speed(
 ) -> None:
     config = MeasureConfig()
     pool = WorkerPool(
-        options_of(config),
+        timing_options(config),
         cpus_of(hardware),
         cpu_plan(hardware, config),
         folder / "worker.log",

@@ -18,7 +18,7 @@ from tencost.adapt.fitting import (
     committee,
     correction,
     gains,
-    left_out,
+    judge_held_out,
 )
 from tencost.adapt.pool import LabelPool
 from tencost.config import AdaptMode
@@ -52,7 +52,7 @@ def test_a_hundred_labels_correct_what_differs(source: SourceModel, pool: LabelP
     assert before < 0.7
     assert after > before + 0.1
     assert pairwise(adapt(source, AdaptMode.fine_tune, labels, 0)) > before + 0.05
-    figures = left_out(source, AdaptMode.residual, labels, 0)
+    figures = judge_held_out(source, AdaptMode.residual, labels, 0)
     assert figures["pairwise"].after > figures["pairwise"].before + 0.05
     assert figures["pairwise"].gain.low > 0
     assert gains(figures)
@@ -75,14 +75,14 @@ def test_ten_labels_teach_trees_that_split(
 
 def test_labels_of_the_same_hardware_gain_nothing(source: SourceModel) -> None:
     labels = samples(3, 12, second=0.0)
-    figures = left_out(source, AdaptMode.residual, labels, 0)
+    figures = judge_held_out(source, AdaptMode.residual, labels, 0)
     assert figures["pairwise"].gain.low <= 0
     assert not gains(figures)
 
 
 def test_two_tasks_show_nothing(source: SourceModel) -> None:
     labels = samples(3, LEAST_TASKS - 1, second=2.0)
-    assert left_out(source, AdaptMode.residual, labels, 0) == {}
+    assert judge_held_out(source, AdaptMode.residual, labels, 0) == {}
     assert not gains({})
 
 

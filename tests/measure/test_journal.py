@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tencost.measure.journal import Journal, mend
+from tencost.measure.journal import Journal, mend_journal
 from tencost.measure.run import MeasuringProgress, MeasuringSession
 from tencost.records.databases import import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload
@@ -73,7 +73,7 @@ def test_a_line_that_is_half_written_is_cut_off_in_both_files(
     whole = lines(tmp_path)
     content = (tmp_path / file).read_bytes()
     (tmp_path / file).write_bytes(content[:-cut])
-    mend(tmp_path)
+    mend_journal(tmp_path)
     assert lines(tmp_path) == (whole[0][:3], whole[1][:3])
     write(tmp_path, 1, start=3)
     assert lines(tmp_path) == whole
@@ -82,7 +82,7 @@ def test_a_line_that_is_half_written_is_cut_off_in_both_files(
 def test_a_missing_counterpart_cuts_the_other_file(tmp_path: Path) -> None:
     write(tmp_path, 4)
     (tmp_path / MEASUREMENTS_FILE).unlink()
-    mend(tmp_path)
+    mend_journal(tmp_path)
     assert (tmp_path / RECORD_FILE).read_text() == ""
 
 
@@ -130,6 +130,6 @@ except MeasureError as error:
     )
     assert "cannot write" in done.stdout
     assert "run the command again to continue" in done.stdout
-    mend(tmp_path)
+    mend_journal(tmp_path)
     kept, beside = lines(tmp_path)
     assert len(kept) == len(beside) > 3

@@ -15,7 +15,7 @@ from tencost.config import Config
 from tencost.errors import ConfigError, HardwareError, MeasureError, UntrustedError
 from tencost.measure import stage
 from tencost.measure.collection import Collection
-from tencost.measure.run import MeasuringProgress, cpu_plan, plan
+from tencost.measure.run import MeasuringProgress, cpu_plan, plan_measurements
 from tencost.records.databases import import_dataset
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
@@ -73,7 +73,7 @@ def test_shards_measure_disjoint_parts_that_merge_by_copying(
     assert all(record.provenance.execution_config for record in merged), "both hosts' sessions"
     cfg = configured()
     collection = Collection(small_root / "measured" / "small")
-    assert plan(collection, collection.tasks(0.0), cfg.hardware, (0, 1)) == []
+    assert plan_measurements(collection, collection.tasks(0.0), cfg.hardware, (0, 1)) == []
 
 
 @pytest.mark.parametrize("shard", ["2/2", "x", "1", "-1/2", "1/0"])
@@ -85,7 +85,7 @@ def test_a_wrong_shard_is_refused(configured: Callable[..., Config], shard: str)
 def test_blocks_take_turns(small_root: Path, configured: Callable[..., Config]) -> None:
     stage.programs(configured("measure.programs=40"), small_root)
     collection = Collection(small_root / "measured" / "small")
-    blocks = plan(collection, collection.tasks(0.0), configured().hardware)
+    blocks = plan_measurements(collection, collection.tasks(0.0), configured().hardware)
     assert [len(block.programs) for block in blocks] == [16, 16, 16, 16, 8, 8]
     assert blocks[0].task != blocks[1].task
 

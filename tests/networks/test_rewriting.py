@@ -46,7 +46,7 @@ def operators(mod: Any) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def mobilenet() -> Any:
-    return transformers.read(definition("mobilenet_v2", "as_is"))
+    return transformers._read(definition("mobilenet_v2", "as_is"))
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -192,7 +192,7 @@ def test_programs_for_a_gpu_have_the_weights_as_they_are(target: dict[str, Any])
 
 def test_a_network_without_convolutions_stays() -> None:
     config, _ = compose(["network=bert_tiny", "network.size=16"])
-    imported = transformers.read(config.network)
+    imported = transformers._read(config.network)
     mod, params = written_as(imported.mod, imported.params, GraphChoice.as_is)
     assert mod is imported.mod
     assert params is imported.params

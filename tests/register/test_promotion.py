@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tencost.evaluate.interval import Difference
-from tencost.register.promotion import Challenger, Comparison, ProgramVerdict, PromotionRule, judge
+from tencost.register.promotion import (
+    Challenger,
+    Comparison,
+    ProgramVerdict,
+    PromotionRule,
+    judge_ranker,
+)
 
 REQUIRED = ("random", "tvm_xgb", "tvm_mlp")
 NAN = math.nan
@@ -69,7 +75,7 @@ class Case:
             round_s=self.champion_s,
         )
         met = champion if self.champion else None
-        return judge(challenger, self.beaten, met, required=REQUIRED, rule=rule)
+        return judge_ranker(challenger, self.beaten, met, required=REQUIRED, rule=rule)
 
 
 def instead(name: str, **values: float) -> tuple[Comparison, ...]:
@@ -245,5 +251,5 @@ def test_an_interval_contains_its_ends(low: float, high: float, is_told: bool) -
         top5=difference(0.5),
         pairwise=difference(0.5),
     )
-    reasons = judge(Challenger(num_seeds=5, predict_ms=1.0), (), champion).reasons
+    reasons = judge_ranker(Challenger(num_seeds=5, predict_ms=1.0), (), champion).reasons
     assert any("interval contains 0" in reason for reason in reasons) is is_told

@@ -11,7 +11,7 @@ from tencost.features.rows.ragged import Ragged
 from tencost.models.neural.loop import seeded
 from tencost.models.programs.families import tvm_mlp
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
-from tencost.models.programs.families.tlp import TlpConfig, forward
+from tencost.models.programs.families.tlp import TlpConfig, score_sequences
 from tencost.models.programs.neural import mlp_training, tlp_training, tvm_mlp_training
 from tencost.models.programs.neural.layers import Scaler, dense, layer_norm, softmax
 from tencost.models.programs.neural.network_ranker import NetworkInputs, served
@@ -52,7 +52,7 @@ def test_tlp_is_served_as_it_was_trained(beside: np.ndarray | None, layers: int)
     network = tlp_training.AttentionNetwork(7, 0 if beside is None else 3, 16, config).eval()
     with torch.no_grad():
         expected = network(*tlp_training._collate(inputs)(ALL)).numpy()
-    found = forward(served(weights_of(network), ("position",)), inputs, config)
+    found = score_sequences(served(weights_of(network), ("position",)), inputs, config)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
@@ -60,7 +60,7 @@ def test_tvm_mlp_is_served_as_it_was_trained() -> None:
     network = tvm_mlp_training.TvmNetwork(7).eval()
     with torch.no_grad():
         expected = network(*tvm_mlp_training._collate(ROWS)(ALL)).numpy()
-    found = tvm_mlp.forward(served(weights_of(network)), ROWS)
+    found = tvm_mlp.score_stores(served(weights_of(network)), ROWS)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 

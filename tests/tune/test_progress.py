@@ -15,7 +15,7 @@ from tencost.networks.network import NetworkTask
 from tencost.tune.batches import Score
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
-from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, state
+from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, progress_line
 from tencost.tune.session import MeasuredBatch
 
 pytestmark = pytest.mark.tvm
@@ -45,7 +45,7 @@ def test_network_gain_and_time_left() -> None:
     found = outlook(ROOFED, 1e-3)
     found.beyond_s = 0.5e-3
     assert found.above_s == pytest.approx(2 * (1e-3 - FLOP / 1e9))
-    told = state(batch("matmul", 2e-3), found, remaining_s=60.0)
+    told = progress_line(batch("matmul", 2e-3), found, remaining_s=60.0)
     assert told == "network 2.500 ms, 1.869 to gain, 1:00 left, rank +0.52, matmul"
 
 
@@ -53,7 +53,7 @@ def test_what_is_not_known_is_not_said() -> None:
     found = outlook(HardwareConfig(name="mine", target={"kind": "llvm"}), 1e-3)
     assert found.above_s is None
     assert not found.placed()
-    told = state(batch("matmul", 2e-3, spearman=None), found, remaining_s=0.0)
+    told = progress_line(batch("matmul", 2e-3, spearman=None), found, remaining_s=0.0)
     assert told == "tasks 2.000 ms, 0:00 left, matmul"
 
 
@@ -61,7 +61,9 @@ def test_the_line_is_not_wider_than_it_may_be() -> None:
     found = outlook(ROOFED, 0.6)
     found.beyond_s = 0.25
     name = "fused_conv2d_add_subtract_divide_multiply_add_relu"
-    told = state(batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, remaining_s=120_000)
+    told = progress_line(
+        batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, remaining_s=120_000
+    )
     assert told.startswith("network 1450.000 ms, 1199.869 to gain, 33:20:00 left")
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, force_terminal=True, color_system=None)

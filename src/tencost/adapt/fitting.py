@@ -183,7 +183,7 @@ def score_weight(scaled: Scores, labels: Samples) -> float:
     return float(_WEIGHTS[int(np.argmin(slopes))])
 
 
-def left_out(
+def judge_held_out(
     source: SourceModel, mode: AdaptMode, labels: Samples, seed: int
 ) -> dict[str, HeldOutMetric]:
     """Judge an adaptation by labelled tasks that it did not see: a fifth of them at a time, learning from the others.
@@ -220,7 +220,7 @@ def gains(figures: dict[str, HeldOutMetric]) -> bool:
     """Say whether tasks that were left out show that an adapted model is better, beyond what chance may do.
 
     Args:
-        figures: of :func:`left_out`; empty ones show nothing.
+        figures: of :func:`judge_held_out`; empty ones show nothing.
     """
     return DECIDES in figures and figures[DECIDES].gain.low > 0.0
 

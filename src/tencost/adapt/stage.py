@@ -27,14 +27,14 @@ from tencost.adapt.fitting import (
     adapt,
     committee,
     gains,
-    left_out,
+    judge_held_out,
 )
 from tencost.adapt.measuring import Labeller
 from tencost.adapt.pool import LabelPool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
 from tencost.features.rows.ragged import IntArray
-from tencost.features.rows.summary import summarize
+from tencost.features.rows.summary import summarize_programs
 from tencost.models.programs.bundle import (
     Bundle,
     BundleInfo,
@@ -184,7 +184,7 @@ def run(cfg: Config, root: Path) -> Version:
             )
         adapted = adapt(source, mode, labels, cfg.seeds[0])
         _check_ranks(adapted, pool, labels)
-        figures = left_out(source, mode, labels, cfg.seeds[0])
+        figures = judge_held_out(source, mode, labels, cfg.seeds[0])
         tracked.log_metrics(_metrics(chosen, figures))
         client = registry.connect(tracking.setup(root, cfg.experiment_name))
         champion = registry.find_champion(client, registry.model_name(hardware.name))
@@ -217,7 +217,7 @@ def run(cfg: Config, root: Path) -> Version:
     return version
 
 
-def choose(
+def choose_and_label(
     pool: LabelPool, source: SourceModel, count: int, cfg: Config, seed: int, ask: _Ask
 ) -> LabelledPrograms:
     """Choose and label: diverse programs first, then those that corrections of these labels disagree about.
@@ -230,7 +230,7 @@ def choose(
         seed: of the choice.
         ask: positions -> seconds.
     """
-    columns, per_task = summarize(pool.features, source.spec), cfg.adapt.programs_per_task
+    columns, per_task = summarize_programs(pool.features, source.spec), cfg.adapt.programs_per_task
     first = count - int(cfg.adapt.uncertain_share * count) // per_task * per_task
     positions = diverse(pool, columns, first, per_task, seed)
     seconds = ask(positions)
@@ -281,7 +281,7 @@ def _label(
             f"{len(pool)} in {cfg.dataset.name}. Ask for fewer: labels={len(pool)}"
         )
     if recorded:
-        chosen = choose(
+        chosen = choose_and_label(
             pool, source, count, cfg, cfg.seeds[0], lambda positions: pool.latency_s[positions]
         )
         return replace(chosen, how=f"records of {cfg.dataset.name}")
@@ -290,7 +290,7 @@ def _label(
     def measure(positions: IntArray) -> npt.NDArray[np.float64]:
         return labeller.measure(pool.program_id[positions].tolist())
 
-    chosen = choose(pool, source, count, cfg, cfg.seeds[0], measure)
+    chosen = choose_and_label(pool, source, count, cfg, cfg.seeds[0], measure)
     folder = labeller.collection.path.relative_to(root)
     return replace(chosen, how=f"measured here, kept in {folder}")
 

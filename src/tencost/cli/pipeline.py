@@ -113,7 +113,7 @@ def _pipeline(words: tuple[str, ...]) -> None:
     from tencost.config.schema import project_root
 
     root = project_root()
-    for name, source in lockfile.mend(root).items():
+    for name, source in lockfile.mend_lockfiles(root).items():
         sys.stderr.write(f"{name} was cut off, as by a kill; restored from {source}\n")
     if lockfile.release(root):
         sys.stderr.write("what a killed command still held of DVC's paths is released\n")
@@ -126,7 +126,7 @@ def _pipeline(words: tuple[str, ...]) -> None:
     # Stages are `tencost <stage>`: of this installation, where its scripts are not on the path, too.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     os.chdir(folder)
-    planned = None if words else plan(folder)
+    planned = None if words else plan_pipeline(folder)
     if planned is None:
         code = _repro(words)
     else:
@@ -302,7 +302,7 @@ class PipelinePlan:
         return sum(timed.values()) + max(parallel, default=0.0)
 
 
-def plan(folder: Path) -> PipelinePlan | None:
+def plan_pipeline(folder: Path) -> PipelinePlan | None:
     """Return what is to be done in the DVC project of a folder; None where DVC cannot say, as `dvc repro` will."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
@@ -327,12 +327,12 @@ def plan(folder: Path) -> PipelinePlan | None:
             stage.addressing: {need.addressing for need in graph.successors(stage)}
             for stage in graph
         }
-        shared, branches = divide(needs, set(stages), len(os.sched_getaffinity(0)))
+        shared, branches = divide_stages(needs, set(stages), len(os.sched_getaffinity(0)))
         return PipelinePlan(stages, len(graph), shared, branches)
     return None
 
 
-def divide(
+def divide_stages(
     needs: Mapping[str, Set[str]], outdated: Set[str], cores: int
 ) -> tuple[tuple[str, ...], tuple[Branch, ...]]:
     """Divide the stages that are out of date into those that several branches need, and the branches.

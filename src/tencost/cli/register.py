@@ -94,7 +94,7 @@ _COMMANDS = [
     ),
     Command(
         "promote",
-        "tencost.register.registry_status:promote",
+        "tencost.register.registry_status:promote_and_print",
         "Let an environment use a version, the champion by default.\n\nIts hosts pull models:/<name>@<alias>, or set "
         "TENCOST_ALIAS. Names and versions: tencost register status",
         examples=(
@@ -134,7 +134,7 @@ _COMMANDS = [
     ),
     Command(
         "rollback",
-        "tencost.register.registry_status:rollback",
+        "tencost.register.registry_status:rollback_and_print",
         "Make a version the champion again, the one before by default.\n\nNames and versions: tencost register status",
         examples=(
             "tencost register rollback tencost-epyc-avx2-1c",

@@ -73,7 +73,7 @@ def _ui(port: int, host: str) -> None:
     command = [str(executable), "ui", "--workers", "1", "--host", host, "--port", str(port)]
     if host not in ("127.0.0.1", "localhost", "::1"):
         command += ["--allowed-hosts", "*"]
-    page = runs_view.keep(MlflowClient(tracking_uri=uri), tracking.EXPERIMENT)
+    page = runs_view.write_view(MlflowClient(tracking_uri=uri), tracking.EXPERIMENT)
     where = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"runs with their headline figures: http://{where}:{port}{page or '/'}\n")
     try:

@@ -253,7 +253,7 @@ def _tune_report(
 
     cfg, root = compose([])
     folder = to or root / cfg.paths.reports / "tune"
-    report.report(runs, labels or [], folder, cfg, root, arms=arms, console=Console())
+    report.report_runs(runs, labels or [], folder, cfg, root, arms=arms, console=Console())
 
 
 TUNE = StageGroup(

@@ -80,7 +80,7 @@ def find_models(folder: Path) -> list[Path]:
     return folders
 
 
-def load_model(folder: Path) -> TrainedFamily:
+def load_seeds(folder: Path) -> TrainedFamily:
     """Load all seeds of a model.
 
     Raises:

@@ -135,7 +135,7 @@ def regret(board: ProgramBoard, chosen: ProgramRow) -> dict[str, float]:
     return figures
 
 
-def summarize(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Any]:
+def program_row_fields(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Any]:
     """Return the fields `metrics`, `tasks` and `networks` of a row."""
 
     def intervals(figures: Sequence[Metrics]) -> dict[str, Interval]:

@@ -32,7 +32,7 @@ from tencost.evaluate.prediction import (
     Prediction,
     TrainedFamily,
     find_models,
-    load_model,
+    load_seeds,
     predict,
     predict_ms,
     program_rows,
@@ -44,9 +44,9 @@ from tencost.evaluate.program_board import (
     ProgramBoard,
     ProgramRow,
     headline,
-    summarize,
+    program_row_fields,
 )
-from tencost.evaluate.report import HEADINGS, markdown, print_board
+from tencost.evaluate.report import HEADINGS, print_program_board, program_board_markdown
 from tencost.evaluate.scoring import (
     HEADLINE,
     SeedScore,
@@ -55,7 +55,7 @@ from tencost.evaluate.scoring import (
     score_records,
     statistic,
 )
-from tencost.evaluate.truth import Truth, build_truth, joined, on_hardware
+from tencost.evaluate.truth import Truth, build_truth, join_truths, on_hardware
 from tencost.train.data import Data
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
@@ -85,7 +85,7 @@ class ScoredModel:
             valid_pairwise=tuple(seed.overall.pairwise for seed in self.valid),
             choice=self.choice,
             folder=self.model.folder.relative_to(root).as_posix(),
-            **summarize(truth, self.test),
+            **program_row_fields(truth, self.test),
         )
 
 
@@ -103,7 +103,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
     truth, valid = load_truth(data, "test"), load_valid(data)
     folders = find_models(root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name)
     with console.status("evaluate") as status:
-        models = [load_model(folder) for folder in folders]
+        models = [load_seeds(folder) for folder in folders]
         stale = [model for model in models if model.info.split_hash != data.split_hash]
         for model in stale:
             console.print(f"left out: {_stale(model, cfg)}", style="yellow")
@@ -126,7 +126,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
         name = evaluated.model.name
         files = [path for path in plot_files if path.stem.endswith(f"-{name}")]
         tracking.log_model_scores(root, cfg, rows[name], evaluated.predict_ms, files)
-    print_board(board)
+    print_program_board(board)
     return board
 
 
@@ -139,7 +139,7 @@ def score_run(data: Data, model_folder: Path) -> ProgramRow:
     """
     cfg, root = data.cfg, data.root.resolve()
     truth, valid = load_truth(data, "test"), load_valid(data)
-    model = load_model(model_folder.resolve())
+    model = load_seeds(model_folder.resolve())
     if model.info.split_hash != data.split_hash:
         raise SplitError(_stale(model, cfg))
     scored = _score(model, data, truth, valid)
@@ -172,7 +172,7 @@ def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> 
         name: build_truth(data.judged_records, data.split, data.tasks, name, part, networks)
         for name in data.hardware()
     }
-    return joined(truths) if cfg.hardware.members else next(iter(truths.values()))
+    return join_truths(truths) if cfg.hardware.members else next(iter(truths.values()))
 
 
 def load_valid(data: Data) -> Truth | None:
@@ -220,7 +220,7 @@ def _scored(
 
 def _score_folder(shared: Any, folder: Path) -> list[Any]:
     cfg, root, truth, valid = shared
-    evaluated = _score(load_model(folder), Data(cfg, root), truth, valid)
+    evaluated = _score(load_seeds(folder), Data(cfg, root), truth, valid)
     return [(evaluated.predictions, evaluated.test, evaluated.valid, evaluated.predict_ms)]
 
 
@@ -260,8 +260,8 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[ScoredModel]) 
         (evaluated.row(root, truth) for evaluated in scored), key=lambda row: -row.mean("geo1")
     )
     ends = [
-        ProgramRow(model=FLOOR, **summarize(truth, [random_floor(truth)])),
-        ProgramRow(model=ORACLE, **summarize(truth, [oracle(truth)])),
+        ProgramRow(model=FLOOR, **program_row_fields(truth, [random_floor(truth)])),
+        ProgramRow(model=ORACLE, **program_row_fields(truth, [oracle(truth)])),
     ]
     board = ProgramBoard(
         dataset=cfg.dataset.name,
@@ -321,7 +321,7 @@ def _write_report(
                 orjson.dumps(content, option=orjson.OPT_INDENT_2 | order) + b"\n"
             )
         board.save(partial / board.FILE)
-        (partial / "leaderboard.md").write_text(markdown(board), encoding="utf-8")
+        (partial / "leaderboard.md").write_text(program_board_markdown(board), encoding="utf-8")
         _predictions(truth, scored).write_parquet(partial / "predictions.parquet")
         _plot(board, truth, scored, partial / "plots")
 

@@ -103,7 +103,7 @@ class Truth:
 
     @cached_property
     def network(self) -> Ints:
-        """Index of the network of each task whatever hardware it was measured on, int64 [T], see `joined`."""
+        """Index of the network of each task whatever hardware it was measured on, int64 [T], see `join_truths`."""
         names = [task.network.split(_ON)[0] for task in self.tasks]
         distinct = list(dict.fromkeys(names))
         return np.array([distinct.index(name) for name in names], np.int64)
@@ -297,7 +297,7 @@ def _coverage(
     )
 
 
-def joined(truths: Mapping[str, Truth]) -> Truth:
+def join_truths(truths: Mapping[str, Truth]) -> Truth:
     """Return what was measured on several hardware as one truth: its networks are "<network> on <hardware>".
 
     A task is then a workload of a network on one hardware: programs of two hardware are never compared.

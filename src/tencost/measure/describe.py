@@ -25,9 +25,9 @@ from tencost.errors import ConfigError, HardwareError, TencostError
 from tencost.workers.hardware import (
     bandwidth_gbs,
     check_runnable,
+    cpu_product_name,
     detect_host,
     host_flags,
-    model_name,
     peak_gflops,
 )
 from tencost.writing import whole_file
@@ -300,14 +300,14 @@ def _limited(host: HardwareConfig, level: X86Level) -> HardwareConfig:
     machine = platform.machine().lower()
     if machine not in ("x86_64", "amd64"):
         raise HardwareError(
-            f"expected an x86 CPU for {level.title}, found {model_name()} ({machine}). Choose measure.isa=native"
+            f"expected an x86 CPU for {level.title}, found {cpu_product_name()} ({machine}). Choose measure.isa=native"
         )
     flags = host_flags()
     missing = sorted(set(level.requires) - flags) if flags else []
     if missing:
         able = [isa.value for isa, other in LEVELS.items() if set(other.requires) <= flags]
         raise HardwareError(
-            f"expected a CPU with {level.title}, found {model_name()} without {', '.join(missing)}. Choose "
+            f"expected a CPU with {level.title}, found {cpu_product_name()} without {', '.join(missing)}. Choose "
             f"measure.isa from {', '.join(['native', *able])}"
         )
     target: dict[str, Any] = {"kind": "llvm", "mcpu": level.mcpu}

@@ -56,7 +56,7 @@ def drawn(
     """
     guide = steering(cfg, hardware, collection, root, console)
     if cfg.execution.kind is ExecutionKind.local:
-        yield from (draw(cfg, hardware, collection, task, guide) for task in tasks)
+        yield from (draw_programs(cfg, hardware, collection, task, guide) for task in tasks)
         return
 
     def died(task: CollectedTask, reason: str) -> Sequence[Drawn]:
@@ -79,7 +79,7 @@ def _draw(shared: Any, task: CollectedTask) -> list[Drawn]:
     collection = Collection(path)
     if path not in _guides:
         _guides[path] = steering(cfg, hardware, collection, root, Console(quiet=True))
-    return [draw(cfg, hardware, collection, task, _guides[path])]
+    return [draw_programs(cfg, hardware, collection, task, _guides[path])]
 
 
 def needs_programs(settings: MeasureConfig, before: ProgramOrigin | None) -> bool:
@@ -87,7 +87,7 @@ def needs_programs(settings: MeasureConfig, before: ProgramOrigin | None) -> boo
     return before is None or not (len(before.origins) >= settings.programs or before.exhausted)
 
 
-def draw(
+def draw_programs(
     cfg: Config,
     hardware: HardwareConfig,
     collection: Collection,

@@ -31,7 +31,7 @@ SAY_EVERY_S = 60.0
 """How often progress is printed where there is no terminal to show a bar."""
 
 
-def networks(cfg: Config, root: Path) -> Path:
+def collect_network(cfg: Config, root: Path) -> Path:
     """Import cfg.network and write its module and tasks into the collection; return the collection's folder.
 
     Raises:
@@ -132,7 +132,7 @@ def run(cfg: Config, root: Path) -> Path:
         HardwareError: its programs would crash on this host, or its devices cannot be reached.
         MeasureError: nothing to measure, no worker, or a full disk.
     """
-    from tencost.measure.run import plan
+    from tencost.measure.run import plan_measurements
 
     console = Console(stderr=True)
     collection = collection_of(cfg, root)
@@ -145,7 +145,7 @@ def run(cfg: Config, root: Path) -> Path:
     shard = cfg.measure.shard_of()
     with collection.locked(_lock_name(hardware, shard)):
         tasks = collection.tasks(cfg.measure.min_mflop)
-        blocks = plan(collection, tasks, hardware, shard)
+        blocks = plan_measurements(collection, tasks, hardware, shard)
         if blocks:
             _measure(cfg, root, hardware, collection, blocks, console)
         else:
@@ -171,12 +171,12 @@ def _measure(
         MeasuringSession,
         cpu_plan,
         measure_blocks,
-        options_of,
+        timing_options,
     )
 
     cpus, shard = cpu_plan(hardware, cfg.measure), cfg.measure.shard_of()
     flags = _flags(cpus, console)
-    settings = {**options_of(cfg.measure).settings(), "overlap": cpus.overlaps}
+    settings = {**timing_options(cfg.measure).settings(), "overlap": cpus.overlaps}
     about = collect(hardware, settings, cpus.run)
     about["additional_info"]["flags"] = flags
     session = MeasuringSession(collection.path / "measure_records" / hardware.name, shard, about)

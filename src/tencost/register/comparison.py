@@ -59,7 +59,7 @@ class ChampionOpponent:
     notes: tuple[str, ...] = ()
 
 
-def compare(
+def compare_scores(
     opponent: str,
     family: str,
     truth: Truth,
@@ -131,7 +131,7 @@ def against_champion(
     predictions = [predict(bundle, rows) for bundle in bundles]
     scores = [score_records(truth, each.raw, each.score) for each in predictions]
     family = registered.info.family
-    comparison = compare(name, family, truth, challenger, scores, milliseconds)
+    comparison = compare_scores(name, family, truth, challenger, scores, milliseconds)
     return ChampionOpponent(comparison, registered, tuple(notes))
 
 

@@ -29,7 +29,7 @@ from tencost.records.query_tables import Tables
 from tencost.records.raw_layout import folder_name
 from tencost.records.raw_layout import read_modules as modules_of_networks
 from tencost.register.drift import of_model
-from tencost.store.modules import read_modules
+from tencost.store.modules import stored_modules
 from tencost.store.reading import StoredRecords
 from tencost.writing import put_folder, scratch_beside
 
@@ -88,7 +88,7 @@ def _modules(store: StoredRecords, folder: Path) -> dict[str, tuple[str, str | N
         module.workload_id: (module.mod_json, None) for module in modules_of_networks(folder)
     }
     for workload, mod_json, shash in (
-        read_modules(store.uri).select("workload_id", "mod_json", "shash").iter_rows()
+        stored_modules(store.uri).select("workload_id", "mod_json", "shash").iter_rows()
     ):
         modules[workload] = (mod_json, shash)
     return modules

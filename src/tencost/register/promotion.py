@@ -122,7 +122,7 @@ class ProgramVerdict(PromotionVerdict):
     champion: Comparison | None
 
 
-def judge(
+def judge_ranker(
     challenger: Challenger,
     references: tuple[Comparison, ...],
     champion: Comparison | None,

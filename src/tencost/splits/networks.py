@@ -50,7 +50,7 @@ class GraphParts:
         return [(part.name, getattr(self, part.name)) for part in fields(self)]
 
 
-def divide(graphs: GraphSet, config: GraphSplitConfig) -> GraphParts:
+def divide_graphs(graphs: GraphSet, config: GraphSplitConfig) -> GraphParts:
     """Divide graphs.
 
     Args:

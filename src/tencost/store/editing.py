@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from tencost.errors import RecordError
-from tencost.store.delta import TableLocation, commit, require_table, retry, writable_table
+from tencost.store.delta import TableLocation, commit_version, require_table, retry, writable_table
 from tencost.store.ids import canonical_target, record_id, text_id
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.reading import StoreView
@@ -151,7 +151,7 @@ def _rename(place: TableLocation, old: str, new: str, dry_run: bool) -> StoreCha
         if remaining.height and not dry_run:
             added += folder.write(remaining.to_arrow().cast(SCHEMA))
     if not dry_run:
-        commit(table, [*_removals(mine), *added])
+        commit_version(table, [*_removals(mine), *added])
     return StoreChange(moved, duplicates)
 
 
@@ -185,7 +185,7 @@ def _rename_dataset(place: TableLocation, old: str, new: str, dry_run: bool) -> 
             'records query sql "SELECT source.dataset, count(*) FROM all_records GROUP BY ALL"'
         )
     if not dry_run:
-        commit(table, [*_removals(touched), *added])
+        commit_version(table, [*_removals(touched), *added])
     return StoreChange(renamed)
 
 
@@ -207,7 +207,7 @@ def _delete_listed(place: TableLocation, listed: pl.DataFrame, dry_run: bool) ->
         if remaining.height and not dry_run:
             added += folder.write(remaining.to_arrow().cast(SCHEMA))
     if touched and not dry_run:
-        commit(table, [*_removals(touched), *added])
+        commit_version(table, [*_removals(touched), *added])
     return StoreChange(deleted)
 
 
@@ -247,7 +247,7 @@ def _delete(place: TableLocation, hardware: str, source: str | None, dry_run: bo
             'records query sql "SELECT source.file, count(*) FROM records GROUP BY ALL"'
         )
     if not dry_run:
-        commit(table, [*_removals(touched), *added])
+        commit_version(table, [*_removals(touched), *added])
     return StoreChange(deleted)
 
 

@@ -1,8 +1,8 @@
 """Bringing a store of before schema version 4 up to date, once: its records get their code generator.
 
 Until version 4 a record's id did not say who made its machine code, so one record could hold measurements of two
-generators, and its latency was the median of both. :func:`migrate` gives each record the generator that its own columns
-tell of (generator.py) and the id that belongs to it, keeps the old id as `alias`, and divides a record whose
+generators, and its latency was the median of both. :func:`migrate_store` gives each record the generator that its own
+columns tell of (generator.py) and the id that belongs to it, keeps the old id as `alias`, and divides a record whose
 measurements are of several generators into one a generator. A measurement carries no versions of its own: it has the
 generator of the record of the same log that was measured next to it in time.
 
@@ -26,7 +26,7 @@ import pyarrow as pa
 from tencost.store.delta import (
     TableLocation,
     add_columns,
-    commit,
+    commit_version,
     may_need_migration,
     removals,
     require_table,
@@ -66,7 +66,7 @@ class Migration:
     generators: dict[str, int]
 
 
-def migrate(uri: str, *, dry_run: bool = False) -> Migration:
+def migrate_store(uri: str, *, dry_run: bool = False) -> Migration:
     """Give the records of a store their code generator, and the ids that they have with it.
 
     Args:
@@ -204,7 +204,7 @@ def _migrate(place: TableLocation, dry_run: bool) -> Migration:
             whole = [row for _, rows in new for row in rows]
             added += folder.write(pa.Table.from_pylist(whole, schema=SCHEMA))
     if replaced and not dry_run:
-        commit(table, [*removals(replaced), *added])
+        commit_version(table, [*removals(replaced), *added])
     if not dry_run:
         set_schema_version(place)
     return Migration(records, divided, dict(generators))

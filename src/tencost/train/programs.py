@@ -36,7 +36,7 @@ from tencost.tracking.runs import (
 from tencost.train import stage
 from tencost.train.data import Data
 from tencost.train.data.folds import FILE as FOLDS_FILE
-from tencost.train.data.folds import Fold, FoldSamples, divide, left_out
+from tencost.train.data.folds import Fold, FoldSamples, divide_networks, samples_without_folds
 from tencost.train.data.run_file import RunFile
 from tencost.train.data.samples import sample_spec
 from tencost.train.fit.curves import mean_curves, plot_curves
@@ -375,10 +375,10 @@ def _folds(
         pl.col("hardware").is_in(hardware), pl.col("part").is_in(["train", "valid"])
     )
     family: Family = FAMILIES.load(cfg.model.family)
-    folds = divide(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[
+    folds = divide_networks(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[
         : family.folds
     ]
-    parts = left_out(folds, data.records, train, valid)
+    parts = samples_without_folds(folds, data.records, train, valid)
     used = [at for at, part in enumerate(parts) if part.train.any() or part.valid.any()]
     return tuple(folds[at] for at in used), tuple(parts[at] for at in used)
 

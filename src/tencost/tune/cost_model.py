@@ -41,7 +41,7 @@ from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.instructions import trace_key
 from tencost.programs.trace.intrinsics import register_intrinsics
 from tencost.store.ids import workload_id
-from tencost.tune.batches import Score, correlation, judge
+from tencost.tune.batches import Score, correlation, judge_scores
 from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
 from tencost.workers.hardware import detect_host
@@ -184,7 +184,7 @@ class TencostModel(ms.cost_model.PyCostModel):
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
             arm = self._in_charge()
             scores = {each: self._ranked(each, features, base) for each in self._arms()}
-            judged = {each: judge(scores[each], latency) for each in scores}
+            judged = {each: judge_scores(scores[each], latency) for each in scores}
             next_arm = arm
             if not self.frozen:
                 ranks = {each: score.spearman for each, score in judged.items()}

@@ -246,7 +246,7 @@ def compile_network(
     tvm_target = tvm.target.Target(target)
     by_rule = database is not None if by_rule is None else by_rule
     if by_rule and target.get("kind") == "llvm":
-        vector_math.register()
+        vector_math.register_vector_math()
     if database is not None:
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)

@@ -27,8 +27,8 @@ from tencost.tune.deploy import (
     meaningless,
     open_database,
 )
-from tencost.tune.recording import by_workload, open_store
-from tencost.tune.reporting import native_messages_to, note
+from tencost.tune.recording import by_workload, open_live_store
+from tencost.tune.reporting import native_messages_to, print_note
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.hardware import another_machine, one_core
@@ -101,7 +101,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         )
     others = folder.leave_out_others(by_workload(every))
     if others:
-        note(
+        print_note(
             console,
             f"{folder.path} has {others} programs that are not of {network.name} as its graph is written now; they "
             "stay, and do not count. Those from before weights were packed: tencost compile with "
@@ -112,7 +112,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     with native_messages_to(messages):
         untuned = compile_untuned(network, hardware.target)
     for output, why in meaningless(network).items():
-        note(
+        print_note(
             console,
             f"output {output} of {network.name} is {why}, as {network.computed_by} computes it: that the tuned network "
             "computes the same will say nothing. Choose another with network.output, or import it with trained weights",
@@ -131,7 +131,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         compared=compared,
         compared_network=compared_network,
         store=store,
-        book=starting_points(cfg, chosen.model, store, console),
+        book=run_starting_points(cfg, chosen.model, store, console),
         options=MeasureOptions(
             number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
         ),
@@ -160,7 +160,7 @@ def import_network(
     check_shapes(network, tasks)
     for message in (*network.notes, layout_note(cfg.network.graph, tasks, hardware.target)):
         if message:
-            note(console, message)
+            print_note(console, message)
     return network, tasks
 
 
@@ -211,14 +211,14 @@ def choose_model(cfg: Config, root: Path, console: Console) -> NamedCostModel:
                 raise
             failures.append(error)
     else:
-        note(
+        print_note(
             console,
             f"No registered model for hardware {hardware.name} ({_first(failures)}) Learning from scratch; to use a "
             "model of another hardware: model_uri=models:/<name>@champion",
         )
         return NamedCostModel(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     if not cfg.model_uri and uri != uris[0]:
-        note(console, _instead(hardware, uri, _first(failures), root))
+        print_note(console, _instead(hardware, uri, _first(failures), root))
     bundle = model.bundle
     model_name, at, alias = uri.partition("@")
     name = f"{model_name}/{bundle.folder.name}" if at else uri
@@ -267,7 +267,7 @@ def _live_store(
     """Return the live store; None, with a line, where what it needs is not installed, or it is of another machine."""
     different = another_machine(hardware)
     if different:
-        note(
+        print_note(
             console,
             f"this host is not the machine of hardware {hardware.name!r}: {different}. The store's "
             f"records are left alone; what is measured here stays in {folder}. For this host: tencost measure hardware "
@@ -275,9 +275,9 @@ def _live_store(
         )
         return None
     try:
-        return open_store(uri)
+        return open_live_store(uri)
     except MissingDependencyError as error:
-        note(
+        print_note(
             console,
             f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
             f"tencost records import {folder} --hardware {hardware.name}",
@@ -285,7 +285,7 @@ def _live_store(
         return None
 
 
-def starting_points(
+def run_starting_points(
     cfg: Config, model: Any, store: RecordStore | None, console: Console
 ) -> StartBook | None:
     """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""
@@ -301,7 +301,7 @@ def starting_points(
                 break
         if len(book) and book.hardware != cfg.hardware.name:
             cores = cfg.hardware.cores
-            note(
+            print_note(
                 console,
                 f"no starting points of {cores} cores in the store: those of {book.hardware}",
             )

@@ -131,7 +131,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
     )
     plan = CpuPlan.choose(cpus_of(hardware), name=hardware.name)
     with closing(WorkerPool(options, cpus_of(hardware), plan)) as pool:
-        live = compare(
+        live = tune_both_sides(
             tasks,
             sides,
             hardware,
@@ -141,7 +141,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
             range(seeds),
             lambda run: _print(run, console),
         )
-    note(client, champion, challenger, live, programs)
+    note_verdict(client, champion, challenger, live, programs)
     print_live(live, champion, challenger)
     return live
 
@@ -220,7 +220,7 @@ def unknown_tasks(
     return unknown
 
 
-def compare(
+def tune_both_sides(
     tasks: Sequence[NetworkTask],
     sides: Mapping[str, str],
     hardware: HardwareConfig,
@@ -263,17 +263,19 @@ def compare(
                 )
             )
             on_run(runs[-1])
-    return summarize(runs)
+    return summarize_runs(runs)
 
 
-def summarize(runs: Sequence[LiveRun]) -> Live:
+def summarize_runs(runs: Sequence[LiveRun]) -> Live:
     """Return the geometric mean of the runs' speeds with its interval."""
     over = seed_interval([math.log(run.champion_s / run.challenger_s) for run in runs])
     low, high = math.exp(over.low), math.exp(over.high)
     return Live(math.exp(over.mean), low, high, tuple(runs))
 
 
-def note(client: Any, champion: Version, challenger: Version, live: Live, programs: int) -> None:
+def note_verdict(
+    client: Any, champion: Version, challenger: Version, live: Live, programs: int
+) -> None:
     """Write the verdict to the challenger's version (tag `live`) and all runs to its MLflow run."""
     tasks, seeds = ({getattr(run, name) for run in live.runs} for name in ("task", "seed"))
     text = (

@@ -103,7 +103,7 @@ class Pace:
         return remaining * max(elapsed_s / max(self._programs, 1), last_s / max(programs, 1))
 
 
-def state(batch: MeasuredBatch, outlook: Outlook, remaining_s: float) -> str:
+def progress_line(batch: MeasuredBatch, outlook: Outlook, remaining_s: float) -> str:
     """Return what the line says after a batch; the least important is left out where it would be too wide.
 
     Args:

@@ -22,9 +22,9 @@ from rich.table import Table
 from tencost.config import Config
 from tencost.errors import TuneError
 from tencost.tune import batches
-from tencost.tune.batches import SCRATCH, BatchLine, read_lines
+from tencost.tune.batches import SCRATCH, BatchLine, read_batch_lines
 from tencost.tune.curve import CurvePoint, read_points
-from tencost.tune.reporting import draw_chart, note, say, write_csv
+from tencost.tune.reporting import draw_chart, print_note, say, write_table_csv
 from tencost.tune.roofline.run_files import run_files
 
 METRICS = {"p_rmse": "p-RMSE", "top_k": "top-k", "spearman": "rank correlation"}
@@ -57,7 +57,7 @@ class ReportedRun:
         return "pretrained, fine-tuned" if last.learns else "pretrained, frozen"
 
 
-def report(
+def report_runs(
     runs: Sequence[str],
     labels: Sequence[str],
     to: Path,
@@ -103,11 +103,11 @@ def report(
         for at, values in sorted(points.items())
     ]
     header = ("label", "metric", "batch_or_trials", "mean", "low", "high", "runs")
-    write_csv(to / "report.csv", header, rows)
-    drawn = plot(curves, to / "report.png", title, _top_k_of_chance(runs_read))
+    write_table_csv(to / "report.csv", header, rows)
+    drawn = plot_runs(curves, to / "report.png", title, _top_k_of_chance(runs_read))
     print_curves(curves, title, console)
     if not drawn:
-        note(console, "no plot: it needs matplotlib, which is not installed")
+        print_note(console, "no plot: it needs matplotlib, which is not installed")
     say(console, f"written to {to}")
     _track(to, cfg, root, labelled, curves, title)
     return to
@@ -121,7 +121,7 @@ def read_run(name: str, root: Path) -> ReportedRun:
         TuneError: it has no batches.
     """
     with run_files(name, (batches.FILE, CURVE_FILE, SESSION_FILE), root) as folder:
-        lines = read_lines(folder / batches.FILE)
+        lines = read_batch_lines(folder / batches.FILE)
         points = read_points(folder / CURVE_FILE) if (folder / CURVE_FILE).exists() else []
         if not lines:
             raise TuneError(
@@ -200,7 +200,7 @@ def _top_k_of_chance(runs: Sequence[ReportedRun]) -> tuple[str, float]:
     return name, float(np.mean([line.k / line.programs for line in lines]))
 
 
-def plot(curves: Curves, path: Path, title: str, chance: tuple[str, float]) -> bool:
+def plot_runs(curves: Curves, path: Path, title: str, chance: tuple[str, float]) -> bool:
     """Draw all curves as PNG; returns False where matplotlib is not installed (tencost[tuner] has none)."""
     top_k, guessed = chance
     titles = {**METRICS, "top_k": top_k, LATENCY: "total latency of tasks, ms"}

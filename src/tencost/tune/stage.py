@@ -15,16 +15,16 @@ from tencost import signals
 from tencost.config import Config, RunnerKind
 from tencost.measure.run import cpus_of
 from tencost.networks.network import variant_name
-from tencost.tune.batches import BatchLine, append_line, top_k_size
+from tencost.tune.batches import BatchLine, append_batch_line, top_k_size
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.deploy import better_than_rules, compile_network, count_tuned, faster_in_network
 from tencost.tune.guard import Arm
 from tencost.tune.hosts import Host, OnnxRuntime, check_host, host_of, onnx_runtime
 from tencost.tune.inputs import TuningInputs, read_inputs
 from tencost.tune.library_export import LibraryExport, LibraryOrigin, check_linker, check_place
-from tencost.tune.progress import Outlook, Pace, progress, state
-from tencost.tune.recording import Recorder, by_workload, record_tuned, write_records
-from tencost.tune.reporting import note, say
+from tencost.tune.progress import Outlook, Pace, progress, progress_line
+from tencost.tune.recording import Recorder, by_workload, record_batch, record_tuned
+from tencost.tune.reporting import print_note, say
 from tencost.tune.roofline.report import lines_of
 from tencost.tune.session import MeasuredBatch, RunOutcome, TuningSession
 from tencost.tune.summary import (
@@ -35,8 +35,8 @@ from tencost.tune.summary import (
     weak_tasks,
 )
 from tencost.tune.verify import Verified, beyond_tasks, compile_and_compare, time_network
-from tencost.tune.workfolder import BARS_FILE, artifacts, open_folder, write_report
-from tencost.workers.hardware import check_target, in_words, resolve_hardware
+from tencost.tune.workfolder import BARS_FILE, artifacts, open_folder, write_run_report
+from tencost.workers.hardware import check_target, describe_hardware, resolve_hardware
 from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.tracker import devices_of
 
@@ -80,7 +80,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     hardware = resolve_hardware(cfg.hardware)
     check_target(hardware)
     check_host(hardware)
-    say(console, f"tuning {in_words(hardware)}")
+    say(console, f"tuning {describe_hardware(hardware)}")
     if to is not None:
         check_place(to)
         check_linker(hardware)
@@ -100,7 +100,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
             with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
                 tuned = tune(inputs, tracked)
                 report = make_report(inputs, tuned, export)
-                write(inputs, tuned, report, tracked)
+                write_results(inputs, tuned, report, tracked)
                 record_tuned(inputs, report)
         except KeyboardInterrupt:
             if to is not None and not (export.is_written or export.given_up):
@@ -144,7 +144,7 @@ def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
         try:
             conditions = Conditions.at_start(pool)
             if conditions.busy:
-                note(console, f"This host is busy: {conditions.busy}. Times will scatter.")
+                print_note(console, f"This host is busy: {conditions.busy}. Times will scatter.")
             _adopt(inputs, session, writer.recorder)
             outcome = _search(inputs, session, outlook, bar, line)
             conditions = conditions.probed(pool)
@@ -155,7 +155,7 @@ def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
             is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
         tuned = Tuned(session, outlook, outcome, pool.num_checked, pool.checked_s, conditions)
     if not is_drawn:
-        note(
+        print_note(
             console,
             "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')",
         )
@@ -166,13 +166,13 @@ def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
             "time by a minute more (tuner.min_gain; 0 goes on to tuner.trials)."
         )
     if remote is not None:
-        note(
+        print_note(
             console,
             "on a device programs are not compared one by one with their tasks; the whole network's output is",
         )
     else:
         for task, why in session.not_compared.items():
-            note(console, f"outputs of {task} cannot be compared: {why}")
+            print_note(console, f"outputs of {task} cannot be compared: {why}")
     return tuned
 
 
@@ -192,7 +192,7 @@ def _adopt(inputs: TuningInputs, session: TuningSession, recorder: Recorder) -> 
             f"{adoption.programs} programs of the live store taken over, {adoption.timed} of them timed here"
         )
     for message in adoption.notes:
-        note(inputs.console, message)
+        print_note(inputs.console, message)
 
 
 def _search(
@@ -236,16 +236,18 @@ class _BatchWriter:
         if inputs.store is not None:
             number = len(inputs.chosen.model.history)
             records = self.recorder.records(programs, batch.timings, batch.round, number)
-            reasons = write_records(inputs.store, records).reasons
+            reasons = record_batch(inputs.store, records).reasons
             if reasons:
                 uri = inputs.store.uri
-                note(inputs.console, f"{len(reasons)} records are not for {uri}: {reasons[0]}")
+                print_note(
+                    inputs.console, f"{len(reasons)} records are not for {uri}: {reasons[0]}"
+                )
         append_point(inputs.folder.curve, CurvePoint.of(batch, name))
         if batch.round.num_measured:
-            append_line(inputs.folder.batches, BatchLine.of(batch, name, learns=tuner.learn))
+            append_batch_line(inputs.folder.batches, BatchLine.of(batch, name, learns=tuner.learn))
         remaining = max(0, tuner.trials - batch.trials)
         remaining_s = self._pace.remaining_s(len(batch.timings), batch.elapsed_s, remaining)
-        text = state(batch, self.outlook, remaining_s)
+        text = progress_line(batch, self.outlook, remaining_s)
         self._bar.update(self._line, completed=batch.trials, state=text)
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
@@ -340,7 +342,7 @@ def _export(
     with export.holding_interrupts():
         verified = compile_and_compare(
             network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options, host,
-            lambda message: note(inputs.console, message),
+            lambda message: print_note(inputs.console, message),
         )  # fmt: skip
         count = count_tuned(database, inputs.every, hardware.target)
         origin = LibraryOrigin(folder.path.name, len(inputs.every), count)
@@ -391,14 +393,16 @@ def _onnx_runtime(inputs: TuningInputs) -> OnnxRuntime | None:
         return None
     return onnx_runtime(
         inputs.cfg.network, inputs.root, inputs.network.inputs, hardware.cores,
-        lambda message: note(inputs.console, message),
+        lambda message: print_note(inputs.console, message),
     )  # fmt: skip
 
 
-def write(inputs: TuningInputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun) -> None:
+def write_results(
+    inputs: TuningInputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun
+) -> None:
     """Write report and plot into the folder, figures and files into the MLflow run."""
     folder = inputs.folder
-    write_report(folder, report)
+    write_run_report(folder, report)
     if "network_latency_s" in report:
         plot_bars(report, folder.path / BARS_FILE, inputs.name)
     final = {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}

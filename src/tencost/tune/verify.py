@@ -34,7 +34,7 @@ from tencost.tune.session import TuningSession
 from tencost.tune.workfolder import WorkFolder
 from tencost.tune.wrong_programs import mark_failed, wrong_programs
 from tencost.workers.evaluator import MeasureOptions
-from tencost.workers.expected import draw, read_facts
+from tencost.workers.expected import draw_arguments, read_facts
 from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.runner import arg_json
 from tencost.workers.worker import build
@@ -190,7 +190,7 @@ class TaskProgram:
             mod = task.mod
         self._function = build(mod, leave(mod, target)).jit()
         facts = read_facts(task.mod)
-        drawn = draw(facts)
+        drawn = draw_arguments(facts)
         fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._tensors = []
         for place, arg in enumerate(ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)):

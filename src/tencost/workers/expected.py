@@ -123,7 +123,7 @@ class Expected:
     def inputs(self) -> list[Array]:
         """All arguments before the call; outputs hold something, so that one left unwritten is found."""
         if self._inputs is None:
-            self._inputs = draw(self.facts)
+            self._inputs = draw_arguments(self.facts)
         return self._inputs
 
     def difference(self, after: Sequence[Array]) -> OutputDifference:
@@ -163,7 +163,7 @@ def make_expected(module: Any, run: Run) -> Expected:
     facts = read_facts(module)
     for positive in (False, True):
         facts = replace(facts, positive=positive)
-        inputs = draw(facts)
+        inputs = draw_arguments(facts)
         changed = {
             index: array
             for index, array in enumerate(run(inputs))
@@ -179,7 +179,7 @@ def make_expected(module: Any, run: Run) -> Expected:
     return Expected(facts, changed)
 
 
-def draw(facts: Facts) -> list[Array]:
+def draw_arguments(facts: Facts) -> list[Array]:
     """Draw all arguments; the same ones in every process.
 
     Raises:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tencost.adapt.fitting import SourceModel
 from tencost.adapt.pool import LabelPool, program_features, read_pool
-from tencost.adapt.stage import choose
+from tencost.adapt.stage import choose_and_label
 from tencost.compat.curves import label_curve_report
 from tencost.compat.curves.label_curve import (
     NATIVE,
@@ -147,7 +147,9 @@ def _native(data: Data, bundle: Bundle, test: tuple[Truth, Ragged], seed: int) -
 
 def _chooser(cfg: Config) -> Choose:
     def chosen(pool: LabelPool, source: SourceModel, count: int, seed: int) -> IntArray:
-        return choose(pool, source, count, cfg, seed, lambda one: pool.latency_s[one]).positions
+        return choose_and_label(
+            pool, source, count, cfg, seed, lambda one: pool.latency_s[one]
+        ).positions
 
     return chosen
 

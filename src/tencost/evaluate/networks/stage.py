@@ -20,7 +20,7 @@ from tencost.config import Config
 from tencost.errors import ConfigError
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.networks import report
-from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow, summarize
+from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow, graph_row_fields
 from tencost.models.networks.bundle import GraphBundle, load_graph_bundle
 from tencost.models.networks.bundle.latency_metrics import GraphScore, by_family
 from tencost.networks.graph.graph_set import LabelledGraphs
@@ -79,7 +79,7 @@ def run(cfg: Config, root: Path) -> list[GraphBoard]:
                     for metric, interval in intervals.items()
                 }
                 tracked.log_metrics(figures)
-            report.print_board(board)
+            report.print_graph_board(board)
             boards.append(board)
     metrics = {board.hardware: board.metrics() for board in boards}
     with whole_file(data.folders.metrics) as path:
@@ -180,7 +180,7 @@ def _row(
             if hardware in model.valid[str(info.seed)]
         ),
         folder=str((data.folders.models / model.name).relative_to(data.root)),
-        **summarize(seeds),
+        **graph_row_fields(seeds),
     )
 
 
@@ -193,7 +193,7 @@ def _write(
 ) -> None:
     with whole_folder(folder) as content:
         board.save(content / board.FILE)
-        (content / "leaderboard.md").write_text(report.markdown(board))
+        (content / "leaderboard.md").write_text(report.graph_board_markdown(board))
         frames = []
         for name, part in parts.items():
             predicted = {

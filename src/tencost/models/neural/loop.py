@@ -182,7 +182,7 @@ def fit_network(training: Training, plan: TrainingPlan, log: LogMetric) -> Train
     )
 
 
-def device_of(network: nn.Module) -> torch.device:
+def network_device(network: nn.Module) -> torch.device:
     """Return the device that a network is on."""
     return next(network.parameters()).device
 

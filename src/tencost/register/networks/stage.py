@@ -98,7 +98,7 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
 
     def training(self) -> tuple[Path, str]:
         folder = self.data.folders.models / self.row.model
-        return folder, bundles.training_digest(folder)
+        return folder, bundles.graph_training_digest(folder)
 
     def offer(self) -> Offer:
         """Return the bundle of the seed that did best on the validation part, for this device."""
@@ -167,7 +167,7 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
     def description(self, version: Version) -> str:
         """Return the leaderboard."""
         del version
-        return report.markdown(self.board)
+        return report.graph_board_markdown(self.board)
 
     def tags(self, verdict: PromotionVerdict) -> dict[str, str]:
         del verdict

@@ -26,7 +26,7 @@ from tencost.features.rows.kind import Chunk
 from tencost.features.rows.ragged import FloatArray
 from tencost.models.programs.bundle.calibration import LOWEST_SCORE
 from tencost.register.service.reading import ScoreRequest
-from tencost.register.service.scoring import CandidateScore, ServedModel, score
+from tencost.register.service.scoring import CandidateScore, ServedModel, score_chunk
 from tencost.workers.parallel.local import LocalWorkers
 from tencost.workers.parallel.mapping import Rescue, Work, in_order
 
@@ -101,7 +101,7 @@ class ScoringPool:
     """Scores batches on all workers; threads may share one."""
 
     def __init__(self, model: ServedModel, jobs: int | None) -> None:
-        self._workers = _LastingWorkers(score, model, jobs)
+        self._workers = _LastingWorkers(score_chunk, model, jobs)
         self._turns = _Turns()
         self._memory = Memory()
         self._answers: OrderedDict[bytes, list[CandidateScore]] = OrderedDict()

@@ -41,7 +41,7 @@ class CandidateScore:
     """Whether the score is a draft's guess, not the model's."""
 
 
-def score(model: ServedModel, chunk: Chunk) -> list[CandidateScore]:
+def score_chunk(model: ServedModel, chunk: Chunk) -> list[CandidateScore]:
     """Score the candidates of a chunk, in their order; one that cannot be read scores lowest.
 
     Raises:
@@ -62,14 +62,14 @@ def score(model: ServedModel, chunk: Chunk) -> list[CandidateScore]:
 
 
 def _check(mod_json: str) -> None:
-    from tencost.programs.trace.replay import first_line, load_module
+    from tencost.programs.trace.replay import error_line, load_module
 
     try:
         load_module(mod_json)
     except UntrustedError:
         raise
     except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says
-        raise FeatureError(f"workload: TVM cannot read the module: {first_line(error)}") from None
+        raise FeatureError(f"workload: TVM cannot read the module: {error_line(error)}") from None
 
 
 @cache

@@ -53,7 +53,9 @@ class FoldSamples:
     valid: npt.NDArray[np.bool_]
 
 
-def divide(tasks: pl.DataFrame, workloads: Collection[str], count: int) -> tuple[Fold, ...]:
+def divide_networks(
+    tasks: pl.DataFrame, workloads: Collection[str], count: int
+) -> tuple[Fold, ...]:
     """Divide the networks that have some of the workloads into folds of about as many workloads each.
 
     Args:
@@ -90,13 +92,13 @@ def divide(tasks: pl.DataFrame, workloads: Collection[str], count: int) -> tuple
     return tuple(folds)
 
 
-def left_out(
+def samples_without_folds(
     folds: Sequence[Fold], records: pl.DataFrame, train: Samples, valid: Samples
 ) -> tuple[FoldSamples, ...]:
     """Return the samples that each fold leaves out; none for a fold that would leave nothing to learn from.
 
     Args:
-        folds: as `divide` made them.
+        folds: as `divide_networks` made them.
         records: record_id, workload_id of at least the samples' records.
         train: that part of the split.
         valid: that part of the split.
@@ -122,7 +124,7 @@ def without(train: Samples, valid: Samples, fold: FoldSamples) -> tuple[Samples,
     return learn, _taken(valid, ~fold.valid) if not fold.valid.all() else learn
 
 
-def held(train: Samples, valid: Samples, fold: FoldSamples) -> tuple[Samples, Samples]:
+def fold_programs(train: Samples, valid: Samples, fold: FoldSamples) -> tuple[Samples, Samples]:
     """Return the programs of a fold, of the train and of the valid part; either may be empty."""
     return _taken(train, fold.train), _taken(valid, fold.valid)
 

@@ -25,7 +25,7 @@ from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.tracking.provenance import code_digest, installed_versions
 from tencost.tracking.runs import MetricPoint
 from tencost.train.data.folds import FILE as FOLDS_FILE
-from tencost.train.data.folds import held
+from tencost.train.data.folds import fold_programs
 from tencost.train.data.run_file import FILE as RUN_FILE
 from tencost.train.data.run_file import RunFile
 from tencost.train.fit.seeds import SeedJob, TrainedSeed, Tried, ranked, train_each, train_seeds
@@ -239,7 +239,7 @@ def _tried(folder: Path, job: SeedJob, run: RunFile) -> list[Tried]:
                 [raw_scores.get(record) for record in samples.record_id.tolist()], np.float64
             )
 
-        train, valid = held(job.train, job.valid, fold)
+        train, valid = fold_programs(job.train, job.valid, fold)
         tried.append(Tried(at, raw(train), raw(valid), 0.0, run.fold_spread[at]))
     return tried
 

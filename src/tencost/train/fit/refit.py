@@ -36,7 +36,7 @@ class _Material:
     networks: tuple[str, ...]
 
 
-def refit(data: Data, twin: Bundle, folder: Path) -> Path:
+def fit_all_parts(data: Data, twin: Bundle, folder: Path) -> Path:
     """Fit the twin's settings on all parts of the split and write the bundle, with `refit` in its bundle.json.
 
     Args:

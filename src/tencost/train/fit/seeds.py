@@ -19,7 +19,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Family, Ranker, Samples, Scores, make_ranker
 from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.tracking.runs import MetricPoint
-from tencost.train.data.folds import FoldSamples, held, without
+from tencost.train.data.folds import FoldSamples, fold_programs, without
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
@@ -261,7 +261,10 @@ def _try(job: SeedJob, seed: int, fold: int) -> Tried:
     start = time.perf_counter()
     ranker.fit(train, valid, seed=seed, log=lambda *_: None)
     seconds = time.perf_counter() - start
-    parts = [ranker.predict(part.features) for part in held(job.train, job.valid, job.folds[fold])]
+    parts = [
+        ranker.predict(part.features)
+        for part in fold_programs(job.train, job.valid, job.folds[fold])
+    ]
     return Tried(fold, parts[0], parts[1], seconds, spread(ranker, train))
 
 

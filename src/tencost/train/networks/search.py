@@ -201,7 +201,7 @@ def _train_trial(
         if metric.endswith("valid_mape"):
             best = min(best, value)
             tracked.log_metrics({METRIC: best}, step)
-            searching.report(trial, best, step)
+            searching.report_value(trial, best, step)
 
     label = f"{name} · {folder.name}"
     with start_graph_run(cfg, root, "graphs tune", name=label, of_model=True) as tracked:

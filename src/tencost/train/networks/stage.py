@@ -20,9 +20,9 @@ from tencost.errors import TrainError
 from tencost.models.networks.bundle import (
     SEEN,
     GraphBundleInfo,
+    graph_training_digest,
     plain_config,
     save_bundle,
-    training_digest,
 )
 from tencost.models.networks.bundle.latency_metrics import average, by_family
 from tencost.models.networks.bundle.training_range import (
@@ -157,7 +157,7 @@ class GraphTraining(stage.TrainingSubject[TrainedGraphModel]):
         (folder / RUN_FILE).write_bytes(orjson.dumps(run_file, option=orjson.OPT_INDENT_2))
 
     def digest(self) -> str:
-        return training_digest(self.folder)
+        return graph_training_digest(self.folder)
 
     def log(self, tracked: TrackedRun, trained: Sequence[TrainedGraphModel]) -> Logged:
         tracked.log_points([point for seed in trained for point in seed.points])

@@ -26,9 +26,14 @@ from tencost.records.formats.metaschedule import (
 )
 from tencost.store.ids import program_id, record_id
 from tencost.tune.recording import by_workload
-from tencost.tune.reporting import note, say
+from tencost.tune.reporting import print_note, say
 from tencost.tune.roofline.host_roofs import measure_roofs
-from tencost.tune.roofline.report import plot, print_table, summary, write_csv
+from tencost.tune.roofline.report import (
+    plot_roofline,
+    print_table,
+    roofline_summary,
+    write_roofline_csv,
+)
 from tencost.tune.roofline.roofline import (
     Placed,
     RooflineTask,
@@ -129,11 +134,11 @@ def run(
     folder = to or root / cfg.paths.reports / "roofline" / f"{name}-{hardware.name}"
     title = f"{name} on {hardware.name}"
     unmeasured = [task for task in tasks if task.latency_s is None]
-    write_csv(folder / "roofline.csv", placed)
-    drawn = plot(placed, roofs, folder / "roofline.png", title)
+    write_roofline_csv(folder / "roofline.csv", placed)
+    drawn = plot_roofline(placed, roofs, folder / "roofline.png", title)
     print_table(placed, unmeasured, roofs, title, source.place, console)
     if not drawn:
-        note(console, "no plot: it needs matplotlib, which is not installed")
+        print_note(console, "no plot: it needs matplotlib, which is not installed")
     say(console, f"written to {folder}")
     if measured:  # one core's, with the bandwidth of its nearest cache
         peak_gflops = None if roofs.flops is None else round(roofs.flops / 1e9, 1)
@@ -255,10 +260,10 @@ def _of_store(
 
 def _works(uri: str, workloads: set[str]) -> dict[str, Work]:
     """Return what workloads have to do whose modules stand beside a store, by id; of others nothing is known."""
-    from tencost.store.modules import read_modules
+    from tencost.store.modules import stored_modules
 
     works = {}
-    for row in read_modules(uri).to_dicts():
+    for row in stored_modules(uri).to_dicts():
         if row["workload_id"] in workloads:
             try:
                 check_module(row["mod_json"], f"{uri}, workload {row['workload_id']}")
@@ -291,7 +296,7 @@ def _track(
         tags={"network": cfg.network.name, "hardware": hardware.name, "dataset": "none"},
         parameters=parameters,
     ) as tracked:
-        tracked.log_metrics(summary(placed))
+        tracked.log_metrics(roofline_summary(placed))
         for file in (folder / "roofline.csv", folder / "roofline.png"):
             if file.exists():
                 tracked.log_artifact(file)

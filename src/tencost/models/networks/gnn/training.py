@@ -30,8 +30,8 @@ from tencost.models.neural.loop import (
     Resume,
     SelectionMetric,
     TrainingPlan,
-    device_of,
     fit_network,
+    network_device,
     seeded,
 )
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
@@ -151,7 +151,7 @@ class TrainedGnn:
         latency_ms = np.zeros((len(graphs), len(self.labels.mean)))
         if len(graphs):
             with seeded(0, self.config.num_threads):
-                batches = batches_of(self.config, graphs, self.encoder)
+                batches = graph_batches(self.config, graphs, self.encoder)
                 outputs = run(self.network, batches, np.diff(graphs.node_start))
             latency_ms = self.labels.decode(outputs)
         return latency_ms
@@ -166,7 +166,7 @@ def encoder_of(config: GnnConfig) -> Encoder:
     return Encoder(config.encoding, config.edge_encoding, config.encoding_size, config.q)
 
 
-def batches_of(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches:
+def graph_batches(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches:
     """Return what makes batches of graphs for the configured network."""
     propagation = None
     if config.edge_encoding == "none":
@@ -177,7 +177,7 @@ def batches_of(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches
 def run(network: GraphNetwork, batches: Batches, sizes: NDArray[np.int64]) -> Tensor:
     """Return the network's outputs for all graphs, float32 [G, D]; sizes [G] are their nodes."""
     network.eval()
-    device = device_of(network)
+    device = network_device(network)
     order = np.argsort(sizes, kind="stable")
     part = np.cumsum(sizes[order]) // _NODES_AT_ONCE
     outputs: Tensor | None = None
@@ -234,7 +234,7 @@ class _Training:
         batch = self._train_batches.take(chosen)
         target = self._target[torch.from_numpy(batch.chosen)]
         measured = torch.isfinite(target)
-        outputs = self.network(batch.to(device_of(self.network))).cpu()
+        outputs = self.network(batch.to(network_device(self.network))).cpu()
         error = (outputs - torch.nan_to_num(target)) * measured
         # A device's part is its share of the labels, so that sparse devices do not weigh more a graph.
         loss = (error.abs() if self._labels.log else error**2).sum() / measured.sum()
@@ -319,8 +319,8 @@ def fit_gnn(
             config,
             network,
             labels,
-            (batches_of(config, train.graphs, encoder), labels.encode(train.latency_ms)),
-            (batches_of(config, valid.graphs, encoder), valid),
+            (graph_batches(config, train.graphs, encoder), labels.encode(train.latency_ms)),
+            (graph_batches(config, valid.graphs, encoder), valid),
             seed,
         )
         outcome = fit_network(training, plan, report)

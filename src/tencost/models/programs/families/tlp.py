@@ -120,7 +120,7 @@ class TlpRanker(NetworkRanker):
         return shapes
 
     def _forward(self, weights: Weights, inputs: NetworkInputs) -> Array:
-        return forward(weights, inputs, self._tlp)
+        return score_sequences(weights, inputs, self._tlp)
 
     def _inputs(self, features: Ragged) -> NetworkInputs:
         """Keep the first steps of each program."""
@@ -134,7 +134,7 @@ class TlpRanker(NetworkRanker):
         )
 
 
-def forward(weights: Weights, inputs: NetworkInputs, config: TlpConfig) -> Array:
+def score_sequences(weights: Weights, inputs: NetworkInputs, config: TlpConfig) -> Array:
     """Score programs, each with at least one step: float32 [N].
 
     Programs are padded to a multiple of 8 steps, whatever stands beside them in the batch, so that

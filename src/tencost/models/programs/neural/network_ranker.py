@@ -20,7 +20,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
-    summarize,
+    summarize_programs,
     summary_names,
     with_derived,
 )
@@ -179,7 +179,7 @@ def num_rows_columns(spec: FeatureSpec) -> int:
 def beside_rows(features: Ragged, spec: FeatureSpec, beside: str) -> Array | None:
     """Return what is read beside the rows of programs: float32 [N, columns], None for nothing."""
     if beside == "summary":
-        return summarize(features, spec)
+        return summarize_programs(features, spec)
     if beside == "constants" and num_constant_columns(spec):
         return constants(features, spec)
     return None

@@ -22,8 +22,8 @@ from tencost.models.neural.loop import (
     Optimizers,
     SelectionMetric,
     TrainingPlan,
-    device_of,
     fit_network,
+    network_device,
     seeded,
 )
 from tencost.models.neural.settings import NeuralConfig
@@ -83,7 +83,7 @@ class RankingTraining:
 
     def _scores(self, inputs: tuple[Any, ...]) -> Tensor:
         """Return scores on the CPU, float32 [B]."""
-        device = device_of(self.network)
+        device = network_device(self.network)
         moved = (value.to(device) if isinstance(value, Tensor) else value for value in inputs)
         scores: Tensor = self.network(*moved).cpu()
         return scores
