@@ -34,7 +34,13 @@ from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
 from tencost.models.programs.ranker import make_ranker
 from tencost.train.data import Data
-from tencost.train.data.folds import Fold, divide, held, left_out, without
+from tencost.train.data.folds import (
+    Fold,
+    divide_networks,
+    fold_programs,
+    samples_without_folds,
+    without,
+)
 from tencost.train.programs import read_material
 
 STORES = "features=per_store_tiles"
@@ -74,7 +80,9 @@ class Tried:
             pl.col("hardware").is_in(self.data.hardware()), pl.col("part").is_in(["train", "valid"])
         )
         workloads = own["workload_id"].unique().to_list()
-        self.folds: tuple[Fold, ...] = divide(self.data.tasks, workloads, self.data.cfg.folds)
+        self.folds: tuple[Fold, ...] = divide_networks(
+            self.data.tasks, workloads, self.data.cfg.folds
+        )
 
     def _config(self, name: str) -> Config:
         return compose([*self._of, *CANDIDATES[name]])[0]
@@ -87,11 +95,11 @@ class Tried:
         train, valid = material.train, material.valid
         frames = []
         # Not the material's own folds: a slow family has fewer.
-        for at, fold in enumerate(left_out(self.folds, data.records, train, valid)):
+        for at, fold in enumerate(samples_without_folds(self.folds, data.records, train, valid)):
             ranker = make_ranker(cfg.model, material.spec)
             learn, watch = without(train, valid, fold)
             ranker.fit(learn, watch, seed=seed, log=lambda *_: None)
-            for part in held(train, valid, fold):
+            for part in fold_programs(train, valid, fold):
                 raw = pl.Series("raw", ranker.predict(part.features), pl.Float64).fill_nan(None)
                 frames.append(
                     pl.DataFrame({"record_id": part.record_id.tolist(), "raw": raw}).select(

@@ -45,7 +45,7 @@ from tencost.models.networks.bundle.training_range import log_error_bounds
 from tencost.models.networks.families.summed import summed_rows
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.records.network_graphs.reading import read_folder
-from tencost.splits.networks import divide
+from tencost.splits.networks import divide_graphs
 
 LABELS = (0, 5, 20, 100)
 WATCHED = 0.05
@@ -217,7 +217,7 @@ def runs(arguments: argparse.Namespace) -> None:
     everything = read_folder(arguments.source).labelled
     policy = yaml.safe_load((CONF.parent / "split" / f"{arguments.split}.yaml").read_text())
     policy["policy"] = GraphSplitPolicy[policy["policy"]]
-    parts = divide(everything.graphs, GraphSplitConfig(**policy))
+    parts = divide_graphs(everything.graphs, GraphSplitConfig(**policy))
     train, valid, test, ood = (everything.take(rows) for _, rows in parts.items())
     print(
         f"{len(train)} to learn from, {len(valid)}, {len(test)} and {len(ood)} to test", flush=True

@@ -37,9 +37,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tencost.config import HardwareConfig, MeasureConfig
-from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.collection import CollectedTask, Collection, ProgramOrigin
 from tencost.measure.programs import ProgramSpace
-from tencost.measure.run import cpu_plan, cpus_of, options_of
+from tencost.measure.run import cpu_plan, cpus_of, timing_options
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.hardware import detect_host
@@ -119,7 +119,9 @@ def sampled(
     shash, lines = space.lines(schedules)
     task = CollectedTask(name.replace(" ", "_"), name, name, text, 0.0, ("benchmark",))
     collection = Collection(folder)
-    collection.write_programs(task, shash, lines, Origin(SEED, False, ("random",) * len(lines)))
+    collection.write_programs(
+        task, shash, lines, ProgramOrigin(SEED, False, ("random",) * len(lines))
+    )
     workload = folder / f"{task.folder}.json"
     workload.write_text(text, encoding="utf-8")
     return schedules, collection.programs(task), workload
@@ -196,7 +198,7 @@ def compare_speed(
 ) -> None:
     config = MeasureConfig()
     pool = WorkerPool(
-        options_of(config),
+        timing_options(config),
         cpus_of(hardware),
         cpu_plan(hardware, config),
         folder / "worker.log",

@@ -19,7 +19,7 @@ import numpy as np
 from network_arms import Case
 
 from tencost.errors import TuneError
-from tencost.tune.deploy import compare
+from tencost.tune.deploy import output_agreement
 from tencost.tune.hosts import times_in_turn
 from tencost.workers.noise import host_load
 from tencost.writing import whole_file
@@ -245,7 +245,7 @@ class Resident:
         self._ask(ask="outputs", to=str(file))
         with np.load(file) as found, np.load(self._case.path / "expected.npz") as expected:
             pairs = [(found[name], expected[name]) for name in expected.files]
-            agreements = [compare(one, other) for one, other in pairs]
+            agreements = [output_agreement(one, other) for one, other in pairs]
         empty = [one.degenerate for one in agreements if one.degenerate]
         said = {"outputs_that_say_nothing": empty} if empty else {}
         return {"max_rel_error": max(one.max_rel for one in agreements), **said}

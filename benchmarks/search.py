@@ -42,7 +42,7 @@ from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.tune.cost_model import Round, latencies_s, load_cost_model
 from tencost.tune.guard import Arm
-from tencost.tune.session import Batch, Session
+from tencost.tune.session import MeasuredBatch, TuningSession
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import WorkerPool
@@ -162,7 +162,7 @@ def run_tencost(
     batches: list[dict[str, Any]] = []
     ends: list[float] = []
 
-    def note(batch: Batch) -> None:
+    def note(batch: MeasuredBatch) -> None:
         found = [statistics.median(one.run_secs) if one.run_secs else None for one in batch.timings]
         if len(tasks) > 1:
             found = [batch.total_latency_s] * len(found)
@@ -176,7 +176,7 @@ def run_tencost(
         tempfile.TemporaryDirectory(prefix="tencost-search-") as folder,
         open_folder(Path(folder), "task", "here", cfg.hardware.target) as opened,
     ):
-        session = Session(
+        session = TuningSession(
             tasks, cfg.hardware.target, tuner, model, opened, pool, threads=1, on_batch=note, book=book
         )  # fmt: skip
         session.measure_baseline()

@@ -65,7 +65,7 @@ from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.instructions import trace_values
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.tune.cost_model import load_cost_model
-from tencost.tune.session import Batch, Session
+from tencost.tune.session import MeasuredBatch, TuningSession
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import Job, WorkerPool
@@ -280,14 +280,14 @@ def run_tencost(
     )
     batches: list[tuple[float, int]] = []
 
-    def note(batch: Batch) -> None:
+    def note(batch: MeasuredBatch) -> None:
         batches.append((time.perf_counter() - started, len(batch.timings)))
 
     with (
         tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder,
         open_folder(Path(folder), tasks.network, "here", tasks.target) as opened,
     ):
-        session = Session(
+        session = TuningSession(
             [tasks.tasks[place]],
             tasks.target,
             tuner,

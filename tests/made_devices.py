@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tencost.adapt.fitting import Source
-from tencost.adapt.pool import Pool
+from tencost.adapt.fitting import SourceModel
+from tencost.adapt.pool import LabelPool
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import BundleInfo, plain_config
@@ -39,7 +39,7 @@ def samples(seed: int, tasks: int, second: float) -> Samples:
     return Samples(features, label, group, seconds, np.asarray([f"r{i}" for i in group]))
 
 
-def made_source() -> Source:
+def made_source() -> SourceModel:
     """Return a model of a hardware on which `b` counts nothing."""
     ranker = XgbRanker(CONFIG, SPEC)
     known = samples(0, 30, second=0.0)
@@ -59,15 +59,15 @@ def made_source() -> Source:
         split_hash="",
         seed=0,
     )
-    return Source(ranker, info, spread_within(ranker.predict(known.features), known.group))
+    return SourceModel(ranker, info, spread_within(ranker.predict(known.features), known.group))
 
 
-def made_pool(source: Source) -> Pool:
+def made_pool(source: SourceModel) -> LabelPool:
     """Return programs of a hardware on which `b` counts twice as much as `a`."""
     features, seconds, group = programs(1, 40, second=2.0)
     names = np.asarray([f"p{i}" for i in range(len(group))])
     score = source.ranker.predict(features)
     spread = spread_within(score, group)
-    return Pool(
+    return LabelPool(
         names, np.asarray([f"w{i}" for i in group]), group, features, score, seconds, spread
     )

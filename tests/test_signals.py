@@ -91,7 +91,7 @@ def test_a_second_command_begins_anew() -> None:
 @pytest.mark.parametrize("released", [True, False])
 def test_what_is_held_back_comes_afterwards(number: signal.Signals, released: bool) -> None:
     def work() -> None:
-        with signals.held() as release:
+        with signals.hold_signals() as release:
             signal.raise_signal(number)
             reached.append("first")
             if released:
@@ -103,7 +103,7 @@ def test_what_is_held_back_comes_afterwards(number: signal.Signals, released: bo
         with pytest.raises(KeyboardInterrupt):
             work()
         assert reached == ["first"]
-        with signals.held() as release:
+        with signals.hold_signals() as release:
             release()
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(number)

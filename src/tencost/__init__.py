@@ -62,7 +62,7 @@ _LAZY = {
     "uninstall": "tencost.tune.install",
 }
 
-old_names.install()
+old_names.install_finder()
 
 
 def __getattr__(name: str) -> Any:

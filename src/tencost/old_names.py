@@ -104,7 +104,7 @@ class OldNames:
         return spec.loader.get_code(present)
 
 
-def install() -> None:
+def install_finder() -> None:
     """Let old names be found; once a process, however often it is called."""
     if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
         sys.meta_path.insert(0, OldNames())

@@ -71,7 +71,7 @@ def handled(handle: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def held() -> Iterator[Callable[[], None]]:
+def hold_signals() -> Iterator[Callable[[], None]]:
     """Hold Ctrl-C and SIGTERM back until the function that this gives is called, or until the block ends.
 
     For two steps of which the second takes care of the first, as a run that is started and then ended.

@@ -13,14 +13,14 @@ from tencost.adapt.fitting import (
     LEAST_TASKS,
     MANY,
     Adapted,
-    Source,
+    SourceModel,
     adapt,
     committee,
     correction,
     gains,
-    left_out,
+    judge_held_out,
 )
-from tencost.adapt.pool import Pool
+from tencost.adapt.pool import LabelPool
 from tencost.config import AdaptMode
 from tencost.errors import TrainError
 from tencost.models.programs.bundle import plain_config
@@ -29,12 +29,12 @@ from tencost.models.programs.ranker.losses import RankingMetrics
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> SourceModel:
     return made_source()
 
 
 @pytest.fixture(scope="module")
-def pool(source: Source) -> Pool:
+def pool(source: SourceModel) -> LabelPool:
     return made_pool(source)
 
 
@@ -44,7 +44,7 @@ def pairwise(model: Adapted) -> float:
     return found["pairwise"]
 
 
-def test_a_hundred_labels_correct_what_differs(source: Source, pool: Pool) -> None:
+def test_a_hundred_labels_correct_what_differs(source: SourceModel, pool: LabelPool) -> None:
     chosen = diverse(pool, pool.features.values, 100, 8, seed=0)
     labels = pool.labelled(chosen)
     before = pairwise(adapt(source, AdaptMode.zero_shot, labels, 0))
@@ -52,14 +52,16 @@ def test_a_hundred_labels_correct_what_differs(source: Source, pool: Pool) -> No
     assert before < 0.7
     assert after > before + 0.1
     assert pairwise(adapt(source, AdaptMode.fine_tune, labels, 0)) > before + 0.05
-    figures = left_out(source, AdaptMode.residual, labels, 0)
+    figures = judge_held_out(source, AdaptMode.residual, labels, 0)
     assert figures["pairwise"].after > figures["pairwise"].before + 0.05
     assert figures["pairwise"].gain.low > 0
     assert gains(figures)
 
 
 @pytest.mark.parametrize("mode", [AdaptMode.residual, AdaptMode.fine_tune, AdaptMode.scratch])
-def test_ten_labels_teach_trees_that_split(mode: AdaptMode, source: Source, pool: Pool) -> None:
+def test_ten_labels_teach_trees_that_split(
+    mode: AdaptMode, source: SourceModel, pool: LabelPool
+) -> None:
     labels = pool.labelled(diverse(pool, pool.features.values, 10, 5, seed=0))
     ranker = adapt(source, mode, labels, 0).ranker
     scores = ranker.predict(pool.features)
@@ -71,27 +73,27 @@ def test_ten_labels_teach_trees_that_split(mode: AdaptMode, source: Source, pool
         assert learnt.std() > 1e-3, "more than the model as it was"
 
 
-def test_labels_of_the_same_hardware_gain_nothing(source: Source) -> None:
+def test_labels_of_the_same_hardware_gain_nothing(source: SourceModel) -> None:
     labels = samples(3, 12, second=0.0)
-    figures = left_out(source, AdaptMode.residual, labels, 0)
+    figures = judge_held_out(source, AdaptMode.residual, labels, 0)
     assert figures["pairwise"].gain.low <= 0
     assert not gains(figures)
 
 
-def test_two_tasks_show_nothing(source: Source) -> None:
+def test_two_tasks_show_nothing(source: SourceModel) -> None:
     labels = samples(3, LEAST_TASKS - 1, second=2.0)
-    assert left_out(source, AdaptMode.residual, labels, 0) == {}
+    assert judge_held_out(source, AdaptMode.residual, labels, 0) == {}
     assert not gains({})
 
 
-def test_the_model_that_is_adapted_stays_as_it_is(source: Source, pool: Pool) -> None:
+def test_the_model_that_is_adapted_stays_as_it_is(source: SourceModel, pool: LabelPool) -> None:
     labels = pool.labelled(diverse(pool, pool.features.values, 60, 4, seed=0))
     for mode in AdaptMode:
         adapt(source, mode, labels, 0)
         assert np.array_equal(source.ranker.predict(pool.features), pool.score), mode
 
 
-def test_a_task_s_own_speed_does_not_count(source: Source, pool: Pool) -> None:
+def test_a_task_s_own_speed_does_not_count(source: SourceModel, pool: LabelPool) -> None:
     chosen = diverse(pool, pool.features.values, 60, 4, seed=0)
     slower = replace(pool, latency_s=pool.latency_s * (1.0 + pool.group))
     here, there = (
@@ -101,7 +103,7 @@ def test_a_task_s_own_speed_does_not_count(source: Source, pool: Pool) -> None:
     assert here == pytest.approx(there, abs=1e-5)
 
 
-def test_without_labels_the_model_is_as_it_was(source: Source, pool: Pool) -> None:
+def test_without_labels_the_model_is_as_it_was(source: SourceModel, pool: LabelPool) -> None:
     none = pool.labelled(np.zeros(0, np.int64))
     assert adapt(source, AdaptMode.residual, none, 0).ranker is source.ranker
     one_each = pool.labelled(np.arange(0, len(pool), PER_TASK))
@@ -110,16 +112,18 @@ def test_without_labels_the_model_is_as_it_was(source: Source, pool: Pool) -> No
         adapt(source, AdaptMode.scratch, one_each, 0)
 
 
-def test_a_family_that_cannot_go_on_learning_says_so(source: Source, pool: Pool) -> None:
+def test_a_family_that_cannot_go_on_learning_says_so(source: SourceModel, pool: LabelPool) -> None:
     config = RandomConfig(family="random")
     info = replace(source.info, family="random", model_config=plain_config(config))
-    other = Source(RandomRanker(config, SPEC), info, 1.0)
+    other = SourceModel(RandomRanker(config, SPEC), info, 1.0)
     labels = pool.labelled(np.arange(32))
     with pytest.raises(TrainError, match="adapt=residual"):
         adapt(other, AdaptMode.fine_tune, labels, 0)
 
 
-def test_failed_programs_are_labels_and_failed_tasks_are_none(source: Source, pool: Pool) -> None:
+def test_failed_programs_are_labels_and_failed_tasks_are_none(
+    source: SourceModel, pool: LabelPool
+) -> None:
     chosen = np.arange(3 * PER_TASK)
     seconds = pool.latency_s[chosen].copy()
     seconds[:PER_TASK] = np.nan
@@ -133,7 +137,7 @@ def test_failed_programs_are_labels_and_failed_tasks_are_none(source: Source, po
     ).all()
 
 
-def test_many_labels_get_a_large_correction(source: Source, pool: Pool) -> None:
+def test_many_labels_get_a_large_correction(source: SourceModel, pool: LabelPool) -> None:
     labels = pool.labelled(np.arange(len(pool)))
     few = correction(source, labels)
     many = labels.take(np.resize(np.arange(len(labels)), MANY))
@@ -141,7 +145,7 @@ def test_many_labels_get_a_large_correction(source: Source, pool: Pool) -> None:
     assert few.base["family"] == "xgb"
 
 
-def test_the_choice_is_of_many_tasks_and_grows_by_adding(pool: Pool) -> None:
+def test_the_choice_is_of_many_tasks_and_grows_by_adding(pool: LabelPool) -> None:
     hundred = diverse(pool, pool.features.values, 100, 4, seed=3)
     assert len(set(hundred.tolist())) == 100
     assert len(set(pool.group[hundred].tolist())) == 25
@@ -153,9 +157,9 @@ def test_the_choice_is_of_many_tasks_and_grows_by_adding(pool: Pool) -> None:
     assert sorted(every.tolist()) == list(range(len(pool)))
 
 
-def test_a_task_with_one_program_comes_last(pool: Pool) -> None:
+def test_a_task_with_one_program_comes_last(pool: LabelPool) -> None:
     keep = np.concatenate([[0], np.arange(PER_TASK, len(pool))])
-    alone = Pool(
+    alone = LabelPool(
         pool.program_id[keep],
         pool.workload_id[keep],
         pool.group[keep],
@@ -168,7 +172,7 @@ def test_a_task_with_one_program_comes_last(pool: Pool) -> None:
     assert chosen[-1] == 0
 
 
-def test_what_is_disputed_comes_next(pool: Pool) -> None:
+def test_what_is_disputed_comes_next(pool: LabelPool) -> None:
     taken = np.flatnonzero(pool.group == 5)[:4]
     opinions = [pool.score.copy(), pool.score.copy()]
     disputed = pool.group == 11
@@ -179,7 +183,7 @@ def test_what_is_disputed_comes_next(pool: Pool) -> None:
     assert not set(same.tolist()) & set(taken.tolist())
 
 
-def test_a_committee_disagrees(source: Source, pool: Pool) -> None:
+def test_a_committee_disagrees(source: SourceModel, pool: LabelPool) -> None:
     labels = pool.labelled(diverse(pool, pool.features.values, 60, 4, seed=0))
     opinions = committee(source, labels, pool.features, 0)
     assert len(opinions) > 1

@@ -23,7 +23,7 @@ from tencost.config.project import ARCHIVES
 from tencost.evaluate.program_board import REFERENCES
 from tencost.records.fetch.pack import pack_folder
 from tencost.records.fetch.unpack import SUFFIXES
-from tencost.register.promotion import Rule
+from tencost.register.promotion import PromotionRule
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -210,11 +210,11 @@ def test_an_unknown_device_is_told_how_to_describe_it(
 def test_a_new_project_can_be_promoted(tmp_path: Path) -> None:
     main(["init", str(tmp_path / "own")])
     params = params_of(tmp_path / "own")
-    assert len(params["seeds"].split(",")) == Rule().min_seeds
+    assert len(params["seeds"].split(",")) == PromotionRule().min_seeds
     seeds = {item["family"]: item["seeds"] for item in params["train"].values()}
     assert set(REFERENCES) < seeds.keys()
     assert {family: len(text.split(",")) for family, text in seeds.items()} == {
-        family: 1 if family in REFERENCES else Rule().min_seeds for family in seeds
+        family: 1 if family in REFERENCES else PromotionRule().min_seeds for family in seeds
     }
 
 

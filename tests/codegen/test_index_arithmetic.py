@@ -218,7 +218,7 @@ def test_a_sum_that_is_rounded_is_still_reordered(target: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
 def test_other_types_are_fenced_and_compiled(kind: str, target: dict[str, Any]) -> None:
-    vector_math.register()
+    vector_math.register_vector_math()
     values = np.arange(-60, 60, dtype=np.float32).reshape(8, 15)
 
     def body(x: Any) -> Any:

@@ -13,7 +13,7 @@ from tencost.programs.codegen.refit import (
     distance,
     factorizations,
     fit_tile,
-    interleaved,
+    interleave_neighbours,
     sketch,
     starting_points,
     tile_extents,
@@ -138,8 +138,8 @@ def test_starting_points_are_programs_of_the_new_shape(
 
 
 def test_two_of_three_are_the_model_s() -> None:
-    assert interleaved([3, 2, 1, 0], [0, 1, 2, 3]) == [3, 2, 0, 1]
-    assert interleaved([5, 4, 3, 2, 1, 0], range(6)) == [5, 4, 0, 3, 2, 1]
+    assert interleave_neighbours([3, 2, 1, 0], [0, 1, 2, 3]) == [3, 2, 0, 1]
+    assert interleave_neighbours([5, 4, 3, 2, 1, 0], range(6)) == [5, 4, 0, 3, 2, 1]
 
 
 def test_the_model_chooses_among_them(book: StartBook, target: dict[str, Any]) -> None:

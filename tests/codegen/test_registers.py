@@ -17,7 +17,7 @@ from tencost.features.kinds.tiles import TILE_COLUMNS, tile_row
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.programs.codegen import products, registers, tiles, vector_math
 from tencost.programs.codegen.products import Vectors
-from tencost.programs.codegen.refit import apply, plain_values, sketch
+from tencost.programs.codegen.refit import apply_decisions, plain_values, sketch
 from tencost.programs.codegen.registers import Design
 from tencost.programs.trace.allowed import check_trace
 from tencost.programs.trace.instructions import trace_values
@@ -132,10 +132,10 @@ def programs(design: Design, context: Any) -> list[Any]:
     values = plain_values(trace)
     assert values is not None
     places = sketch(values).places
-    made = [apply(context, trace, places, one, 1) for one in design.seeds[::3]]
+    made = [apply_decisions(context, trace, places, one, 1) for one in design.seeds[::3]]
     assert all(one is not None for one in made), "a seed cannot be made"
     undecided = type(trace)(trace.insts, {})
-    made += [apply(context, undecided, (), (), seed) for seed in range(2)]
+    made += [apply_decisions(context, undecided, (), (), seed) for seed in range(2)]
     return [one.mod for one in made if one is not None]
 
 
@@ -143,7 +143,7 @@ def programs(design: Design, context: Any) -> list[Any]:
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_every_tile_computes_the_same(name: str, cores: int) -> None:
     shapes, body = PRODUCTS[name]
-    vector_math.register()
+    vector_math.register_vector_math()
     target = TARGET | {"num-cores": cores}
     task = task_of(fused(shapes, body))
     arrays = drawn(shapes)
@@ -291,7 +291,7 @@ def test_seeds_fit_registers_and_axes(name: str, cores: int, vectors: Vectors) -
     product = tiles.padded(task, product, vectors)
     assert product is not None
     for near in (False, True):
-        found = list(tiles.seeds(product, vectors, cores, near=near))
+        found = list(tiles.product_seeds(product, vectors, cores, near=near))
         assert len(found) == len(set(found)) > 0
         for columns, *others in found:
             rows = others[: len(product.rows)]
@@ -307,7 +307,7 @@ def test_a_tile_feeds_both_units_where_it_can() -> None:
     vectors = Vectors(16, 32)
     product = products.product_of(Schedule(task), vectors)
     assert product is not None
-    columns, rows, _ = next(tiles.seeds(product, vectors))
+    columns, rows, _ = next(tiles.product_seeds(product, vectors))
     assert columns[-1] * rows[-1] >= tiles.BUSY
 
 
@@ -338,7 +338,7 @@ def test_a_dear_epilogue_leaves_registers_for_its_numbers() -> None:
     product = products.product_of(Schedule(task), vectors)
     assert product is not None
     assert product.dear
-    for columns, rows, _ in tiles.seeds(product, vectors):
+    for columns, rows, _ in tiles.product_seeds(product, vectors):
         sums = columns[-1] * rows[-1]
         assert sums + columns[-1] + 1 <= vectors.registers * (1 - tiles.CONSTANTS)
 
@@ -353,7 +353,7 @@ def test_cores_divide_the_outer_axes() -> None:
 
 def test_what_is_worth_measuring_first() -> None:
     first, second = Design(None, (((1,),), ((2,),), ((3,),))), Design(None, (((4,),), ((5,),)))
-    order = [seed for _, seed in registers.interleaved([first, second])]
+    order = [seed for _, seed in registers.interleave_spaces([first, second])]
     assert order[0] == ((1,),)
     assert set(order[:2]) == {((1,),), ((4,),)}
     assert sorted(order) == [((one,),) for one in (1, 2, 3, 4, 5)]

@@ -84,7 +84,7 @@ OPERATORS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_numbers_stay(name: str, cores: int, target: dict[str, Any]) -> None:
     shapes, body = OPERATORS[name]
-    vector_math.register()
+    vector_math.register_vector_math()
     mod = network(shapes, body)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -98,7 +98,7 @@ def test_the_numbers_stay(name: str, cores: int, target: dict[str, Any]) -> None
 
 def test_a_mask_of_infinities_stays_a_mask(target: dict[str, Any]) -> None:
     """The leave that LLVM gets must not take infinities for numbers."""
-    vector_math.register()
+    vector_math.register_vector_math()
     mod = rules.schedule_rest(network([(8, 32)], softmax), target)
     values = np.zeros((8, 32), np.float32)
     values[:, 5:] = -np.inf

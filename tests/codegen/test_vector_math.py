@@ -43,7 +43,7 @@ def executable(function: Any, size: int, kind: str, lanes: int, target: dict[str
 def computed(
     function: Callable[[Any], Any], values: Any, target: dict[str, Any], lanes: int = 1
 ) -> Any:
-    vector_math.register()
+    vector_math.register_vector_math()
     library = executable(function, values.size, values.dtype.name, lanes, target).jit()
     output = tvm.runtime.empty(values.shape, values.dtype.name)
     library["main"](tvm.runtime.tensor(values), output)
@@ -155,7 +155,7 @@ def test_operators_in_half_precision_are_compiled_by_rule(
         "exp": relax.op.exp,
         "gelu": relax.op.nn.gelu_tanh,
     }[name]
-    vector_math.register()
+    vector_math.register_vector_math()
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((5, 37), "float16"))
     with builder.function("main", [x]):
@@ -189,7 +189,7 @@ def test_other_powers_stay_libms(exponent: float, lanes: int, target: dict[str, 
 
 def test_no_call_of_libm_is_left(target: dict[str, Any]) -> None:
     """What the rules are for: LLVM cannot make vectors of a call."""
-    vector_math.register()
+    vector_math.register_vector_math()
     for name in ("exp", "erf", "tanh", "sigmoid", "cube"):
         text = executable(PLACES[name][0], 64, "float32", 1, target).mod.inspect_source("asm")
         assert not any(f"{one}f" in text for one in ("exp", "erf", "tanh", "pow")), name

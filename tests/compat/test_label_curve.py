@@ -10,12 +10,12 @@ import pytest
 
 from made_devices import CONFIG, SPEC, made_pool, made_source, programs
 from tencost.adapt.choice import diverse
-from tencost.adapt.fitting import Source
-from tencost.adapt.pool import Pool
+from tencost.adapt.fitting import SourceModel
+from tencost.adapt.pool import LabelPool
 from tencost.compat.curves import label_curve, label_curve_report, label_curve_stage
 from tencost.config import AdaptMode
 from tencost.evaluate.metrics import Coverage
-from tencost.evaluate.truth import Task, Truth
+from tencost.evaluate.truth import Truth, TruthTask
 from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.families.xgb import XgbConfig, XgbRanker
 from tencost.register import registry
@@ -25,26 +25,28 @@ TOY_XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, num_models=1, mi
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> SourceModel:
     return made_source()
 
 
 @pytest.fixture(scope="module")
-def pool(source: Source) -> Pool:
+def pool(source: SourceModel) -> LabelPool:
     return made_pool(source)
 
 
 def made_up_truth(seed: int) -> tuple[Truth, Ragged]:
     features, seconds, group = programs(seed, 6, second=2.0)
     names = np.asarray([f"r{i:04d}" for i in range(len(group))])
-    tasks = tuple(Task("net", f"w{task}", 1.0, np.flatnonzero(group == task)) for task in range(6))
+    tasks = tuple(
+        TruthTask("net", f"w{task}", 1.0, np.flatnonzero(group == task)) for task in range(6)
+    )
     return Truth(
         names, names, seconds, tasks, {"net": Coverage(6, 6, 1.0, len(group), 0)}
     ), features
 
 
 def test_a_curve_rises_to_what_a_native_model_reaches(
-    source: Source, pool: Pool, tmp_path: Path
+    source: SourceModel, pool: LabelPool, tmp_path: Path
 ) -> None:
     test = made_up_truth(5)
     points = []

@@ -24,7 +24,7 @@ from tencost.compat.curves.leave_out import (
 )
 from tencost.config import Config, FeaturesConfig, HardwareConfig
 from tencost.errors import ConfigError
-from tencost.evaluate.prediction import load_model, program_rows
+from tencost.evaluate.prediction import load_seeds, program_rows
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.stage import load_truth
 from tencost.evaluate.stage import run as evaluate
@@ -104,7 +104,7 @@ def test_one_model_ranks_what_each_hardware_does(project: Path, pooled: Config) 
     pooled.seeds = [0]
     found = train(pooled, project)
     assert found.folder == project / "data/models/toy/cpu/xgb-toy"
-    model = load_model(found.folder)
+    model = load_seeds(found.folder)
     assert (model.info.hardware, model.info.target_kind, model.info.device) == ("cpu", "llvm", {})
     data = Data(pooled, project)
     truth = load_truth(data, "test")

@@ -26,7 +26,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
-    summarize,
+    summarize_programs,
     summary_names,
     with_derived,
 )
@@ -218,17 +218,17 @@ def test_a_summary_is_one_named_row(
     spec = replace(spec, columns=(*spec.columns, *device), device_columns=device)
     names = summary_names(spec)
     assert len(set(names)) == len(names)
-    found = summarize(rows, spec)
+    found = summarize_programs(rows, spec)
     assert found.shape == (len(rows), len(names))
     assert found.dtype == np.float32
     if KINDS[name].one_row:
         assert names == list(spec.columns)
         np.testing.assert_array_equal(found, rows.values)
     for index in range(len(rows)):
-        alone = summarize(rows.take(np.array([index])), spec)
+        alone = summarize_programs(rows.take(np.array([index])), spec)
         assert alone.tobytes() == found[index].tobytes()
     none = Ragged(np.zeros((0, rows.num_columns), np.float32), np.zeros(2, np.int64))
-    assert np.isnan(summarize(none, spec)).all()
+    assert np.isnan(summarize_programs(none, spec)).all()
 
 
 @pytest.mark.tvm

@@ -19,7 +19,7 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError
 from tencost.networks.network import Network, load_network
 from tencost.networks.source import NetworkSource
-from tencost.tune.deploy import compare, compile_network
+from tencost.tune.deploy import compile_network, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -103,7 +103,7 @@ def test_it_says_what_the_network_computes(
     for found, expected in zip(outputs, network.expected, strict=True):
         assert np.isfinite(expected).all()
         assert np.std(expected) > 1e-3, "a constant would agree with anything"
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 @every_source

@@ -96,7 +96,7 @@ def test_the_winner_is_the_best_on_networks_left_out(toy_project: Path, toy_conf
     assert replace(board, rows=rows).winner() == trees, "a fold less, and it does not win"
     assert regret(lucky, winner)["geo1"] == 0.0
     assert regret(lucky, before)["geo1"] == pytest.approx(trees.mean("geo1") - floor.mean("geo1"))
-    text = report.markdown(lucky)
+    text = report.program_board_markdown(lucky)
     assert "chosen by leaving networks of the training side out" in text
     assert "regret, the best candidate minus the one chosen: xgb-toy: geo1 0.000" in text
 
@@ -111,4 +111,4 @@ def test_the_winner_is_the_best_on_networks_left_out(toy_project: Path, toy_conf
     folder.write_bytes(orjson.dumps(values))
     old = ProgramBoard.load(folder)
     assert old.winner() == by_validation(old)
-    assert "chosen by pairwise on the validation part" in report.markdown(old)
+    assert "chosen by pairwise on the validation part" in report.program_board_markdown(old)

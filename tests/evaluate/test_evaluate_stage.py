@@ -87,7 +87,9 @@ def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -
     )
     assert coverage.flop_share == pytest.approx(3 / 4)
     bare = replace(coverage, tasks_scored=0, programs=0)
-    told = report.markdown(replace(board, coverage={**board.coverage, "a": bare, "b": bare}))
+    told = report.program_board_markdown(
+        replace(board, coverage={**board.coverage, "a": bare, "b": bare})
+    )
     assert told.count("coverage ") == len(board.coverage)
     assert "not measured: a, b" in told
     assert [gain.opponent for gain in board.gains] == ["random-toy"]
@@ -205,11 +207,11 @@ def test_leaderboard_survives_the_round_trip_and_is_printed(
         "75% of",
     ):
         assert word in output.getvalue(), word
-    text = report.markdown(loaded)
+    text = report.program_board_markdown(loaded)
     assert "| xgb | toy | 2 | **" in text
     assert "| oracle |  |  | 1.000 |" in text
     narrow = io.StringIO()
-    report.print_board(loaded, Console(file=narrow, width=80, force_terminal=True))
+    report.print_program_board(loaded, Console(file=narrow, width=80, force_terminal=True))
     assert "top-1" in narrow.getvalue()
     assert "peak@5" not in narrow.getvalue()
 
@@ -258,7 +260,7 @@ def test_a_task_that_decides_the_score_is_seen(
     assert {model: parts[TEST] for model, parts in old.metrics().items()} == orjson.loads(
         (folder / "models.json").read_bytes()
     )
-    assert "lost time" not in report.markdown(old)
+    assert "lost time" not in report.program_board_markdown(old)
 
 
 def test_no_leaderboard(tmp_path: Path) -> None:

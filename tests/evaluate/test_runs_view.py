@@ -19,7 +19,7 @@ def test_the_view_is_a_tag_of_the_experiment_and_names_what_runs_have(
     with tracking.start_run(toy_config, toy_project, stage="train") as run:
         pass
     client = MlflowClient(tracking_uri=tracking.setup(toy_project))
-    page = runs_view.keep(client, toy_config.experiment_name)
+    page = runs_view.write_view(client, toy_config.experiment_name)
     experiment = client.get_experiment_by_name(toy_config.experiment_name)
     assert page == (
         f"/#/experiments/{experiment.experiment_id}/runs?viewStateShareKey=tencost"
@@ -29,4 +29,4 @@ def test_the_view_is_a_tag_of_the_experiment_and_names_what_runs_have(
     assert view["selectedColumns"][:5] == [f"metrics.`evaluate/{name}`" for name in HEADLINE]
     parameters = set(client.get_run(run.run_id).data.params)
     assert set(runs_view.PARAMETERS) <= parameters
-    assert runs_view.keep(client, "nothing there") is None
+    assert runs_view.write_view(client, "nothing there") is None

@@ -11,7 +11,7 @@ from tencost.evaluate import scoring
 from tencost.evaluate.interval import bootstrap
 from tencost.evaluate.lost_time import TaskLoss, decisive, task_losses
 from tencost.evaluate.metrics import Coverage
-from tencost.evaluate.truth import Task, Truth
+from tencost.evaluate.truth import Truth, TruthTask
 
 NAN = math.nan
 
@@ -22,9 +22,9 @@ def truth() -> Truth:
     latency = np.array([1.0, 2.0, 4.0, 3.0, 5.0, 10.0, NAN])
     rows = [np.arange(0, 3), np.arange(3, 4), np.arange(4, 7)]
     tasks = (
-        Task("m", "w0", 2.0, rows[0]),
-        Task("m", "w1", 1.0, rows[1]),
-        Task("n", "w2", 1.0, rows[2]),
+        TruthTask("m", "w0", 2.0, rows[0]),
+        TruthTask("m", "w1", 1.0, rows[1]),
+        TruthTask("n", "w2", 1.0, rows[2]),
     )
     record_id = np.array([f"r{index}" for index in range(7)])
     coverage = {"m": Coverage(2, 2, 1.0, 4, 0), "n": Coverage(1, 2, 0.5, 3, 1)}

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from tencost.errors import SplitError
-from tencost.evaluate.truth import Task, Truth, build_truth, why_left_out
+from tencost.evaluate.truth import Truth, TruthTask, build_truth, why_left_out
 
 # record, program, workload, hardware, seconds, part
 ROWS = [
@@ -77,7 +77,7 @@ def test_no_flop_is_no_share() -> None:
 
 def test_truth_keeps_tasks_by_network() -> None:
     one = np.array(["r"])
-    tasks = (Task("b", "w", 1.0, np.array([0])), Task("a", "w", 1.0, np.array([0])))
+    tasks = (TruthTask("b", "w", 1.0, np.array([0])), TruthTask("a", "w", 1.0, np.array([0])))
     with pytest.raises(AssertionError, match="ordered by network"):
         Truth(one, one, np.ones(1), tasks, {})
 

@@ -15,7 +15,7 @@ import pytest
 import works
 from tencost.config import ExecutionConfig, ExecutionKind
 from tencost.errors import ConfigError, MissingDependencyError
-from tencost.workers.parallel.mapping import WINDOW, Overdue, Rescue, in_order
+from tencost.workers.parallel.mapping import WINDOW, OverdueWatch, Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
 
@@ -121,7 +121,7 @@ def test_an_item_without_end_is_divided_down_to_its_part() -> None:
 def test_the_time_of_a_stopped_command_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    overdue = Overdue[str](60.0)
+    overdue = OverdueWatch[str](60.0)
     overdue.begun("item", "worker")
     now[0] = 3600.0  # Ctrl-Z for an hour
     overdue.tick()

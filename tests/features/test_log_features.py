@@ -16,7 +16,7 @@ from tencost.config import FeaturesConfig
 from tencost.config.parts import FEATURE_KINDS
 from tencost.features.extractor import spec_for
 from tencost.features.kinds.ansor_steps import ANNOTATIONS, STEPS, AnsorStepEncoder
-from tencost.features.kinds.ansor_tiles import TILE_COLUMNS, tile_row
+from tencost.features.kinds.ansor_tiles import TILE_COLUMNS, ansor_tile_row
 from tencost.features.kinds.configuration import COLUMNS, KNOBS, configuration_row
 from tencost.features.parallel import featurize_chunk
 from tencost.features.rows.kind import Chunk
@@ -26,7 +26,7 @@ THREAD_X, BLOCK_X, VTHREAD, VECTORIZE = 6, 5, 4, 2
 
 
 def tiles(steps: list[list[Any]]) -> dict[str, float]:
-    row = tile_row(steps)
+    row = ansor_tile_row(steps)
     assert row is not None
     assert row.shape == (1, len(TILE_COLUMNS))
     return dict(zip(TILE_COLUMNS, row[0].tolist(), strict=True))
@@ -143,7 +143,7 @@ steps = st.lists(
 @given(steps)
 def test_no_list_of_steps_stops_the_features(found: list[tuple[Any, ...]]) -> None:
     plain = json.loads(json.dumps(found))
-    row = tile_row(plain)
+    row = ansor_tile_row(plain)
     assert row is not None
     assert np.isfinite(row).all()
     rows = AnsorStepEncoder(56, 8, 8).encode(plain)

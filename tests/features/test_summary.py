@@ -9,7 +9,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
-    summarize,
+    summarize_programs,
     summary_names,
     with_derived,
 )
@@ -47,7 +47,9 @@ def test_two_stores_worked_by_hand() -> None:
         b0_unique_lines=255, vectorize_prod=15, vectorize_len=15,
     )  # fmt: skip
     features = Ragged.from_blocks([np.stack([init, update])], len(STORES.columns))
-    found = dict(zip(summary_names(STORES), summarize(features, STORES)[0].tolist(), strict=True))
+    found = dict(
+        zip(summary_names(STORES), summarize_programs(features, STORES)[0].tolist(), strict=True)
+    )
     assert found["outer_prod"] == 12, "the store with the most floating-point operations"
     assert found["work"] == pytest.approx(np.log2(1 + 1023 + 4095))
     assert found["flops_per_iteration"] == pytest.approx(1.0)
@@ -69,25 +71,25 @@ def random_features(seed: int, lengths: list[int], columns: int) -> Ragged:
 @pytest.mark.parametrize("spec", [STORES, STEPS])
 def test_a_summary_is_the_same_alone_and_in_a_batch(spec: FeatureSpec) -> None:
     features = random_features(0, [3, 1, 0, 5, 1, 2], len(spec.columns))
-    together = summarize(features, spec)
+    together = summarize_programs(features, spec)
     assert together.shape == (6, len(summary_names(spec)))
     assert np.isnan(together[2]).all()
     for index in range(6):
-        alone = summarize(features.take(np.array([index])), spec)
+        alone = summarize_programs(features.take(np.array([index])), spec)
         assert np.array_equal(alone[0], together[index], equal_nan=True)
 
 
 def test_steps_worked_by_hand() -> None:
     features = Ragged.from_blocks([np.array([[1, 5], [2, -3]], np.float32)], 2)
     assert summary_names(STEPS)[0] == "first_a"
-    assert summarize(features, STEPS).tolist() == [[1, 5, 3, 2, 2, 5, 2]]
+    assert summarize_programs(features, STEPS).tolist() == [[1, 5, 3, 2, 2, 5, 2]]
 
 
 @pytest.mark.parametrize("kind", ["tiles", "ansor_tiles", "configuration"])
 def test_one_row_a_program_is_its_own_summary(kind: str) -> None:
     spec = FeatureSpec(name=kind, kind=kind, columns=("a", "b"))
     features = Ragged(np.array([[1, 2], [3, 4]], np.float32), np.array([0, 1, 1, 2]))
-    found = summarize(features, spec)
+    found = summarize_programs(features, spec)
     assert found[[0, 2]].tolist() == [[1, 2], [3, 4]]
     assert summary_names(spec) == ["a", "b"]
 

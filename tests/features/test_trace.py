@@ -14,7 +14,7 @@ from tencost.config import FeaturesConfig
 from tencost.features.extractor import make_extractor, spec_for
 from tencost.features.kinds.tiles import tile_row
 from tencost.features.kinds.trace import TraceEncoder
-from tencost.programs.codegen.seeds import seeds
+from tencost.programs.codegen.seeds import task_seeds
 from tencost.programs.codegen.spaces import search_space
 from tencost.programs.trace.instructions import trace_values
 
@@ -114,7 +114,7 @@ def test_programs_that_reorder_weights_are_read_live_as_from_a_database(
         num_threads=1,
         rand_state=1,
     )
-    found = seeds(context, context.generate_design_space(), 3, 0)
+    found = task_seeds(context, context.generate_design_space(), 3, 0)
     database = JSONDatabase(work_dir=str(tmp_path))
     workload = database.commit_workload(marked)
     for one in found:

@@ -29,7 +29,7 @@ from tencost.models.networks.gnn.embedding import (
 )
 from tencost.models.networks.gnn.graph_data import Batches, GraphDataset, distinct_rows
 from tencost.models.networks.gnn.networks import GpsLayer, GraphNetwork, similar
-from tencost.models.networks.gnn.training import batches_of, encoder_of
+from tencost.models.networks.gnn.training import encoder_of, graph_batches
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def network_of(config: GnnConfig) -> tuple[GraphNetwork, Encoder]:
 def outputs(config: GnnConfig, graphs: GraphSet) -> torch.Tensor:
     """Return what an untrained network gives, in the order of the graphs."""
     network, encoder = network_of(config)
-    batch = batches_of(config, graphs, encoder).take(np.arange(len(graphs)))
+    batch = graph_batches(config, graphs, encoder).take(np.arange(len(graphs)))
     with torch.no_grad():
         return network(batch)[torch.from_numpy(np.argsort(batch.chosen))]
 
@@ -84,7 +84,7 @@ def test_every_weight_is_learnt(convolution: str) -> None:
     )
     network, encoder = network_of(config)
     network.train()
-    network(batches_of(config, VALID.graphs, encoder).take(range(12))).sum().backward()
+    network(graph_batches(config, VALID.graphs, encoder).take(range(12))).sum().backward()
     idle = [
         name
         for name, weight in network.named_parameters()
@@ -115,7 +115,7 @@ def test_a_gps_layer_is_pygs(attention: str) -> None:
     network, encoder = network_of(settings(convolution=kind, dropout=0.5))
     layer = network.layers[0]
     assert isinstance(layer, GpsLayer)
-    batch = batches_of(network.config, VALID.graphs, encoder).take(range(20))
+    batch = graph_batches(network.config, VALID.graphs, encoder).take(range(20))
     inputs = torch.randn(len(batch.row_of_node), 16)
     ways = network._ways(batch)
     with torch.no_grad():
@@ -329,5 +329,5 @@ def test_a_configured_model_can_be_made(name: str) -> None:
     text = (ROOT / "conf" / "model" / f"{name}.yaml").read_text()
     assert set(yaml.safe_load(text)) == {field.name for field in fields(GnnConfig)}
     network, encoder = network_of(config)
-    batch = batches_of(config, VALID.graphs, encoder).take(range(4))
+    batch = graph_batches(config, VALID.graphs, encoder).take(range(4))
     assert network(batch).shape == (4, 2)

@@ -13,7 +13,7 @@ from chains import TRAIN, VALID, settings, silent, weights_of
 
 from tencost.errors import ConfigError, TrainError
 from tencost.models.networks.families.gnn import GnnModel
-from tencost.models.networks.gnn.training import Labels, annealed, batches_of, encoder_of
+from tencost.models.networks.gnn.training import Labels, annealed, encoder_of, graph_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_bundle(convolution: str, tmp_path: Path) -
 @pytest.mark.parametrize("convolution", ["gin", "gps", "magnet", "dgcn"])
 def test_a_batch_moves_as_a_whole(convolution: str) -> None:
     config = settings(convolution=convolution)
-    batch = batches_of(config, TRAIN.graphs, encoder_of(config)).take(np.arange(4))
+    batch = graph_batches(config, TRAIN.graphs, encoder_of(config)).take(np.arange(4))
     moved = batch.to(torch.device("meta"))
     tensors = [one for one in vars(moved).values() if isinstance(one, torch.Tensor)]
     assert len(tensors) >= 6

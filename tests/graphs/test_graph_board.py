@@ -14,7 +14,7 @@ from rich.console import Console
 from tencost.errors import ConfigError
 from tencost.evaluate.leaderboard import from_json
 from tencost.evaluate.networks import report
-from tencost.evaluate.networks.board import GraphBoard, GraphRow, summarize
+from tencost.evaluate.networks.board import GraphBoard, GraphRow, graph_row_fields
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow
 from tencost.models.networks.bundle.latency_metrics import by_family
 
@@ -38,7 +38,7 @@ def make_board() -> GraphBoard:
             seeds=(0, 1),
             valid_mape=(error, error),
             folder=f"data/models/{model}",
-            **summarize(seeds),
+            **graph_row_fields(seeds),
         )
 
     rows = (row("additive", 0.02), row("summed", 0.2), row("constant", 0.01, reference=True))
@@ -105,11 +105,13 @@ def test_fields_that_only_older_files_have_are_left_out() -> None:
 def test_people_see_models_families_and_averages() -> None:
     board = make_board()
     output = StringIO()
-    report.print_board(board, Console(width=150, file=output, force_terminal=True, no_color=True))
+    report.print_graph_board(
+        board, Console(width=150, file=output, force_terminal=True, no_color=True)
+    )
     text = output.getvalue()
     assert "in distribution, 4 graphs of 2 families" in text
     assert "constant (ref)" in text
-    page = report.markdown(board)
+    page = report.graph_board_markdown(board)
     assert "| id avg | 4 | 1.000 | 0.000 | 1.000 |" in page
     assert "**0.010 ±" in page, "the best MAPE is bold"
     assert "nan" not in page

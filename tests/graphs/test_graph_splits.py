@@ -18,7 +18,7 @@ from tencost.errors import SplitError
 from tencost.networks.graph.graph_set import GraphSet, concatenate
 from tencost.networks.graph.identity import shape_keys
 from tencost.records.network_graphs.reading import read_folder
-from tencost.splits.networks import Parts, divide, leaks, load_parts, save_parts
+from tencost.splits.networks import GraphParts, divide_graphs, leaks, load_parts, save_parts
 
 CG = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cg"
 GRAPHS = small_graphs({"aaa": 200, "bbb": 120, "ccc": 80}).graphs
@@ -37,7 +37,7 @@ def config(policy: GraphSplitPolicy, **values: object) -> GraphSplitConfig:
     return GraphSplitConfig(policy=policy, **{**shares, **values})  # type: ignore[arg-type]
 
 
-def keys_of(graphs: GraphSet, parts: Parts) -> dict[str, set[int]]:
+def keys_of(graphs: GraphSet, parts: GraphParts) -> dict[str, set[int]]:
     keys = shape_keys(graphs)
     return {name: set(keys[rows].tolist()) for name, rows in parts.items()}
 
@@ -54,7 +54,9 @@ def test_no_graph_is_on_both_sides(
 ) -> None:
     graphs = with_copies(GRAPHS, seed)
     policy = BY_FAMILY if held_out else BY_GRAPH
-    parts = divide(graphs, config(policy, test_families=held_out, seed=salt, per_family=per_family))
+    parts = divide_graphs(
+        graphs, config(policy, test_families=held_out, seed=salt, per_family=per_family)
+    )
     found = keys_of(graphs, parts)
     assert not (found["train"] | found["valid"]) & (found["test"] | found["test_ood"])
     assert not found["train"] & found["valid"]
@@ -67,7 +69,7 @@ def test_no_graph_is_on_both_sides(
 
 
 def test_shares_of_every_family() -> None:
-    parts = divide(GRAPHS, config(BY_GRAPH))
+    parts = divide_graphs(GRAPHS, config(BY_GRAPH))
     for family in ("aaa", "bbb", "ccc"):
         own = GRAPHS.family == family
         for rows in (parts.valid, parts.test):
@@ -77,38 +79,38 @@ def test_shares_of_every_family() -> None:
 
 def test_a_graph_keeps_its_side_when_the_dataset_grows() -> None:
     some = np.arange(0, len(GRAPHS), 2)
-    fewer = divide(GRAPHS.take(some), config(BY_GRAPH))
-    whole = divide(GRAPHS, config(BY_GRAPH))
+    fewer = divide_graphs(GRAPHS.take(some), config(BY_GRAPH))
+    whole = divide_graphs(GRAPHS, config(BY_GRAPH))
     for (_, ours), (_, theirs) in zip(fewer.items(), whole.items(), strict=True):
         assert some[ours].tolist() == np.intersect1d(theirs, some).tolist()
-    other = divide(GRAPHS, config(BY_GRAPH, seed=1))
+    other = divide_graphs(GRAPHS, config(BY_GRAPH, seed=1))
     assert other.test.tolist() != whole.test.tolist()
 
 
 def test_some_families_take_part() -> None:
-    parts = divide(GRAPHS, config(BY_GRAPH, families=["bbb"]))
+    parts = divide_graphs(GRAPHS, config(BY_GRAPH, families=["bbb"]))
     rows = np.concatenate([rows for _, rows in parts.items()])
     assert set(GRAPHS.family[rows].tolist()) == {"bbb"}
-    parts = divide(GRAPHS, config(BY_FAMILY, families=["bbb"], test_families=["ccc"]))
+    parts = divide_graphs(GRAPHS, config(BY_FAMILY, families=["bbb"], test_families=["ccc"]))
     assert set(GRAPHS.family[parts.train].tolist()) == {"bbb"}
     assert set(GRAPHS.family[parts.test_ood].tolist()) == {"ccc"}
 
 
 def test_a_cap_counts_what_is_learnt_from_and_chosen_by() -> None:
-    whole = divide(GRAPHS, config(BY_GRAPH))
-    parts = divide(GRAPHS, config(BY_GRAPH, per_family=40))
+    whole = divide_graphs(GRAPHS, config(BY_GRAPH))
+    parts = divide_graphs(GRAPHS, config(BY_GRAPH, per_family=40))
     assert parts.test.tolist() == whole.test.tolist()
     for name in ("train", "valid"):
         assert set(getattr(parts, name).tolist()) <= set(getattr(whole, name).tolist())
     for family in ("aaa", "bbb", "ccc"):
         rows = np.concatenate([parts.train, parts.valid])
         assert (GRAPHS.family[rows] == family).sum() == 40
-    fewer = divide(GRAPHS, config(BY_GRAPH, per_family=20))
+    fewer = divide_graphs(GRAPHS, config(BY_GRAPH, per_family=20))
     assert set(fewer.train.tolist()) <= set(parts.train.tolist())
 
 
 def test_the_benchmarks_own_is_by_position() -> None:
-    parts = divide(GRAPHS, config(BY_ORDER, families=["aaa", "bbb"], test_families=["ccc"]))
+    parts = divide_graphs(GRAPHS, config(BY_ORDER, families=["aaa", "bbb"], test_families=["ccc"]))
     assert parts.train.tolist() == [*range(180), *range(200, 308)]
     assert parts.valid.tolist() == [*range(180, 190), *range(308, 314)]
     assert parts.test.tolist() == [*range(190, 200), *range(314, 320)]
@@ -118,7 +120,7 @@ def test_the_benchmarks_own_is_by_position() -> None:
 def test_a_leak_is_found() -> None:
     twice = GRAPHS.take([*range(199), 0, *range(200, 400)])
     twice.position[199] = 199
-    parts = divide(twice, config(BY_ORDER, families=["aaa"], test_families=["ccc"]))
+    parts = divide_graphs(twice, config(BY_ORDER, families=["aaa"], test_families=["ccc"]))
     assert leaks(twice, parts).tolist() == [199]
 
 
@@ -142,11 +144,11 @@ def test_a_leak_is_found() -> None:
 )
 def test_what_cannot_be_divided(chosen: GraphSplitConfig, reason: str) -> None:
     with pytest.raises(SplitError, match=reason):
-        divide(GRAPHS, chosen)
+        divide_graphs(GRAPHS, chosen)
 
 
 def test_a_division_on_disk(tmp_path: Path) -> None:
-    parts = divide(GRAPHS, config(BY_FAMILY, test_families=["ccc"]))
+    parts = divide_graphs(GRAPHS, config(BY_FAMILY, test_families=["ccc"]))
     for name in ("first", "again"):
         save_parts(tmp_path / name, GRAPHS, parts)
         for (_, found), (_, saved) in zip(
@@ -178,7 +180,7 @@ def test_the_benchmark() -> None:
     if not CG.is_dir():
         pytest.skip(f"the benchmark's 16 MB are not at {CG}")
     graphs = read_folder(CG).labelled.graphs
-    own = divide(graphs, compose(["graph_split=cg"])[0].graph_split)
+    own = divide_graphs(graphs, compose(["graph_split=cg"])[0].graph_split)
     assert [len(rows) for _, rows in own.items()] == [9_000, 500, 500, 600]
     leaked = leaks(graphs, own)
     assert set(graphs.family[leaked].tolist()) == {"nasbench201s"}
@@ -190,6 +192,6 @@ def test_the_benchmark() -> None:
     tested = graphs.take(leaked).batches(1)
     assert sum((one.columns.tobytes(), one.edges.tobytes()) in listed[0] for one in tested) == 17
     for policy in ("by_graph", "by_family"):
-        fair = divide(graphs, compose([f"graph_split={policy}"])[0].graph_split)
+        fair = divide_graphs(graphs, compose([f"graph_split={policy}"])[0].graph_split)
         assert len(leaks(graphs, fair)) == 0
         assert len(fair.test) > 900

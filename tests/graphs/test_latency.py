@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tencost.errors import BundleError, GraphError
-from tencost.evaluate.networks.left_out import LeftOut
+from tencost.evaluate.networks.left_out import FamilyErrorBounds
 from tencost.models.networks.bundle.training_range import (
     TrainingRange,
     log_error_bounds,
@@ -62,7 +62,7 @@ def warnings_for(graph: GraphSet, learnt: TrainingRange) -> tuple[str, ...]:
 
 LEARNT = training_range(concatenate([chain(8, 16), chain(4, 4, 4)]))
 BOUNDS = [(np.log(0.5), np.log(2.0)), (np.log(0.9), np.log(1.2))]
-LEFT_OUT = LeftOut(np.log(0.25), np.log(1.5), {"deep": 40, "wide": 30})
+LEFT_OUT = FamilyErrorBounds(np.log(0.25), np.log(1.5), {"deep": 40, "wide": 30})
 
 
 def test_a_constant_model_answers_without_a_table() -> None:
@@ -99,7 +99,7 @@ def test_a_constant_model_answers_without_a_table() -> None:
 def test_an_interval_is_of_networks_as_new_as_the_one_asked_for_or_there_is_none(
     graph: GraphSet,
     unmodelled: tuple[str, ...],
-    left_out: LeftOut | None,
+    left_out: FamilyErrorBounds | None,
     ends: tuple[float, float] | None,
     basis: str,
     capsys: pytest.CaptureFixture[str],

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from tencost.errors import BundleError
-from tencost.evaluate.networks.left_out import LeftOut, left_out_errors, left_out_from_json
+from tencost.evaluate.networks.left_out import (
+    FamilyErrorBounds,
+    left_out_errors,
+    left_out_from_json,
+)
 from tencost.models.networks.bundle.training_range import log_error_bounds
 
 
@@ -36,7 +40,7 @@ def test_the_spread_of_one_family_is_not_known() -> None:
 
 
 def test_the_bounds_are_the_same_behind_a_file_and_a_damaged_one_is_refused() -> None:
-    bounds = LeftOut(-0.2, 0.3, {"a": 4, "b": 5})
+    bounds = FamilyErrorBounds(-0.2, 0.3, {"a": 4, "b": 5})
     assert left_out_from_json(json.loads(json.dumps(bounds.to_json()))) == bounds
     for values in ({}, {"low": 1, "high": 0, "families": {}}, {"low": 0, "high": 1, "families": 3}):
         with pytest.raises(BundleError, match="expected"):

@@ -12,7 +12,7 @@ from tencost.features.graph.tokens import (
     distinct,
     features,
     find_kernels,
-    flop,
+    kernel_flop,
     node_kinds,
 )
 from tencost.networks.graph.graph_set import GraphSet, concatenate
@@ -33,7 +33,7 @@ def test_convolution_norm_and_activation_are_one_kernel() -> None:
     assert found.of_node.tolist() == [0, 1, 1, 1, 2, 2, 2]
     assert found.integers[1:, AT["norms"]].tolist() == [1, 1]
     assert found.integers[1:, AT["relus"]].tolist() == [1, 1]
-    assert flop(found.integers)[2] == 2 * 16 * 16 * 9 * 8 * 16
+    assert kernel_flop(found.integers)[2] == 2 * 16 * 16 * 9 * 8 * 16
     assert found.integers[2, AT["in_elements"]] == 16 * 16 * 8
 
 

@@ -14,7 +14,12 @@ from tencost.errors import ConfigError
 from tencost.networks.graph.canonical import canonical_network
 from tencost.networks.graph.operators import OPERATORS
 from tencost.networks.variants.builders import BUILDERS
-from tencost.networks.variants.variants import Variant, defined_variants, scaled, standard_variants
+from tencost.networks.variants.variants import (
+    Variant,
+    defined_variants,
+    scaled_definition,
+    standard_variants,
+)
 
 pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
@@ -56,12 +61,12 @@ def test_the_first_variant_is_the_definition_itself() -> None:
 
 def test_widths_depths_and_size_are_scaled() -> None:
     base = compose(["network=resnet_50"])[0].network
-    found = scaled(base, 0.5, 0.5, 96)
+    found = scaled_definition(base, 0.5, 0.5, 96)
     assert found.config["hidden_sizes"] == [128, 256, 512, 1024]
     assert found.config["depths"] == [2, 2, 3, 2]
     assert found.inputs["pixel_values"].shape == [1, 3, 96, 96]
     assert base.config["hidden_sizes"] == [256, 512, 1024, 2048]
-    wide = scaled(compose(["network=vit_s"])[0].network, 1.4, 2, 128)
+    wide = scaled_definition(compose(["network=vit_s"])[0].network, 1.4, 2, 128)
     assert wide.config["hidden_size"] == 64 * wide.config["num_attention_heads"]
     assert wide.config["image_size"] == 128
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tencost.measure import collection as module
-from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.collection import CollectedTask, Collection, ProgramOrigin
 
 TASK = CollectedTask("matmul", "matmul", "0" * 16, "{}", 1e6, ("one",))
 
@@ -21,7 +21,7 @@ def test_every_program_has_one_origin_whatever_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     collection = Collection(tmp_path)
-    collection.write_programs(TASK, "1", ["[0]", "[1]"], Origin(7, False, ("random",) * 2))
+    collection.write_programs(TASK, "1", ["[0]", "[1]"], ProgramOrigin(7, False, ("random",) * 2))
     left = [writes]
     write_whole = module.write_whole
 
@@ -33,7 +33,7 @@ def test_every_program_has_one_origin_whatever_was_written(
 
     monkeypatch.setattr(module, "write_whole", write)
     origins = ("random", "random", "evolved: one", "evolved: one")
-    more = Origin(7, True, origins)
+    more = ProgramOrigin(7, True, origins)
     if writes < 3:
         with pytest.raises(Killed):
             collection.write_programs(TASK, "1", ["[0]", "[1]", "[2]", "[3]"], more)
@@ -49,5 +49,7 @@ def test_every_program_has_one_origin_whatever_was_written(
 def test_programs_that_came_without_origin_are_counted(tmp_path: Path) -> None:
     collection = Collection(tmp_path)
     assert collection.origin(TASK) is None
-    collection.write_programs(TASK, "1", ["[0]", "[1]", "[2]"], Origin(7, False, ("random",)))
-    assert collection.origin(TASK) == Origin(7, False, ("random", "unknown", "unknown"))
+    collection.write_programs(
+        TASK, "1", ["[0]", "[1]", "[2]"], ProgramOrigin(7, False, ("random",))
+    )
+    assert collection.origin(TASK) == ProgramOrigin(7, False, ("random", "unknown", "unknown"))

@@ -14,9 +14,9 @@ from tencost.workers.hardware import (
     check_cores,
     check_described,
     check_runnable,
+    cpu_product_name,
     detect_host,
     host_flags,
-    model_name,
     one_core,
     resolve_hardware,
 )
@@ -163,7 +163,7 @@ def test_a_hardware_that_stands_for_several_runs_nothing() -> None:
 )
 def test_a_brand_alone_gets_its_generation(pretend: Pretend, kernel: str, name: str) -> None:
     pretend(AVX2, "znver4", kernel)
-    assert model_name() == name
+    assert cpu_product_name() == name
 
 
 def test_times_of_another_machine_are_refused(

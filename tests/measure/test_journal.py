@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tencost.measure.journal import Journal, mend
-from tencost.measure.run import Progress, Session
+from tencost.measure.journal import Journal, mend_journal
+from tencost.measure.run import MeasuringProgress, MeasuringSession
 from tencost.records.databases import import_dataset
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload
 from tencost.records.measurements import MEASUREMENTS_FILE, read_measurements, read_sessions
@@ -73,7 +73,7 @@ def test_a_line_that_is_half_written_is_cut_off_in_both_files(
     whole = lines(tmp_path)
     content = (tmp_path / file).read_bytes()
     (tmp_path / file).write_bytes(content[:-cut])
-    mend(tmp_path)
+    mend_journal(tmp_path)
     assert lines(tmp_path) == (whole[0][:3], whole[1][:3])
     write(tmp_path, 1, start=3)
     assert lines(tmp_path) == whole
@@ -82,7 +82,7 @@ def test_a_line_that_is_half_written_is_cut_off_in_both_files(
 def test_a_missing_counterpart_cuts_the_other_file(tmp_path: Path) -> None:
     write(tmp_path, 4)
     (tmp_path / MEASUREMENTS_FILE).unlink()
-    mend(tmp_path)
+    mend_journal(tmp_path)
     assert (tmp_path / RECORD_FILE).read_text() == ""
 
 
@@ -104,8 +104,8 @@ def test_a_session_is_read_behind_one_whose_line_was_cut_off(tmp_path: Path) -> 
     folder = tmp_path / "measure_records" / "board"
     folder.mkdir(parents=True)
     (folder / "sessions.jsonl").write_text('{"session": "killed", "engine_version": "0.2')
-    session = Session(folder, (0, 1), {"engine_version": "0.27"})
-    session.end(Progress(1), ["busy"])
+    session = MeasuringSession(folder, (0, 1), {"engine_version": "0.27"})
+    session.end(MeasuringProgress(1), ["busy"])
     sessions = read_sessions(tmp_path, "board")
     assert list(sessions) == [session.name]
     assert sessions[session.name].engine_version == "0.27"
@@ -130,6 +130,6 @@ except MeasureError as error:
     )
     assert "cannot write" in done.stdout
     assert "run the command again to continue" in done.stdout
-    mend(tmp_path)
+    mend_journal(tmp_path)
     kept, beside = lines(tmp_path)
     assert len(kept) == len(beside) > 3

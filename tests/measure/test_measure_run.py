@@ -15,7 +15,7 @@ from tencost.config import Config
 from tencost.errors import ConfigError, HardwareError, MeasureError, UntrustedError
 from tencost.measure import stage
 from tencost.measure.collection import Collection
-from tencost.measure.run import Progress, cpu_plan, plan
+from tencost.measure.run import MeasuringProgress, cpu_plan, plan_measurements
 from tencost.records.databases import import_dataset
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
@@ -73,7 +73,7 @@ def test_shards_measure_disjoint_parts_that_merge_by_copying(
     assert all(record.provenance.execution_config for record in merged), "both hosts' sessions"
     cfg = configured()
     collection = Collection(small_root / "measured" / "small")
-    assert plan(collection, collection.tasks(0.0), cfg.hardware, (0, 1)) == []
+    assert plan_measurements(collection, collection.tasks(0.0), cfg.hardware, (0, 1)) == []
 
 
 @pytest.mark.parametrize("shard", ["2/2", "x", "1", "-1/2", "1/0"])
@@ -85,7 +85,7 @@ def test_a_wrong_shard_is_refused(configured: Callable[..., Config], shard: str)
 def test_blocks_take_turns(small_root: Path, configured: Callable[..., Config]) -> None:
     stage.programs(configured("measure.programs=40"), small_root)
     collection = Collection(small_root / "measured" / "small")
-    blocks = plan(collection, collection.tasks(0.0), configured().hardware)
+    blocks = plan_measurements(collection, collection.tasks(0.0), configured().hardware)
     assert [len(block.programs) for block in blocks] == [16, 16, 16, 16, 8, 8]
     assert blocks[0].task != blocks[1].task
 
@@ -226,7 +226,7 @@ def test_a_foreign_line_in_the_journal_does_not_stop_the_rest(
 
 def test_a_session_is_flagged_where_the_reference_kernel_took_a_tenth_longer() -> None:
     """Its median decides: one slow moment of many says nothing."""
-    noisy = stage._noise_flags(Progress(5, noise=[1.0, 1.12, 1.3]))
+    noisy = stage._noise_flags(MeasuringProgress(5, noise=[1.0, 1.12, 1.3]))
     assert noisy == ["the reference kernel took 1.12 times its best, median"]
     for quiet in ([], [1.0, 1.08, 1.3], [1.0, 1.0, 9.0]):
-        assert stage._noise_flags(Progress(5, noise=quiet)) == []
+        assert stage._noise_flags(MeasuringProgress(5, noise=quiet)) == []

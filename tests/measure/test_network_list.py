@@ -12,7 +12,7 @@ import pytest
 from tencost.config.composition import compose
 from tencost.errors import ConfigError
 from tencost.measure.network_list import listed_networks
-from tencost.measure.stage import networks
+from tencost.measure.stage import collect_networks
 from tencost.networks.network import variant_name
 
 TENSET = {
@@ -61,17 +61,17 @@ def test_a_list_goes_on_where_it_was(tmp_path: Path, capfd: pytest.CaptureFixtur
     config, _ = compose(["hardware=local", "measure.name=small"])
     entries = [{"network": "bert_tiny", "size": [8, 16]}]
     config = replace(config, measure=replace(config.measure, networks=entries[:]))
-    networks(config, tmp_path, listed=True, dry_run=True)
+    collect_networks(config, tmp_path, listed=True, dry_run=True)
     assert (
         capfd.readouterr().out
         == "bert_tiny-s8: input_ids [1, 8]\nbert_tiny-s16: input_ids [1, 16]\n"
     )
-    folder = networks(replace(config, network=next(listed_networks(entries))), tmp_path)
+    folder = collect_networks(replace(config, network=next(listed_networks(entries))), tmp_path)
     assert [path.stem for path in (folder / "network_info").glob("*.json")] == ["bert_tiny-s8"]
     capfd.readouterr()
-    networks(config, tmp_path, listed=True)
+    collect_networks(config, tmp_path, listed=True)
     printed = capfd.readouterr().err
     assert "bert_tiny-s16: " in printed
     assert "bert_tiny-s8: " not in printed
-    networks(config, tmp_path, listed=True)
+    collect_networks(config, tmp_path, listed=True)
     assert "tasks" not in capfd.readouterr().err

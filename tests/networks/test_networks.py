@@ -13,7 +13,13 @@ from tencost.config.composition import compose
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.network import Network, load_network, variant_name
 from tencost.networks.sources.saved import save_network
-from tencost.tune.deploy import Agreement, compare, compare_outputs, compile_network, worst
+from tencost.tune.deploy import (
+    OutputAgreement,
+    compare_outputs,
+    compile_network,
+    output_agreement,
+    worst,
+)
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -60,7 +66,7 @@ def test_the_compiled_network_computes_what_pytorch_does(
     assert deployed.seconds() > 0
     assert [output.shape for output in outputs] == [(1, 8, 16), (1, 16)]
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 def test_a_saved_network_is_the_same_one_without_pytorch(
@@ -73,7 +79,7 @@ def test_a_saved_network_is_the_same_one_without_pytorch(
     assert found.outputs == network.outputs == ["last_hidden_state", "pooler_output"]
     outputs = Deployed(compile_network(found, target, None), found).outputs()
     for output, expected in zip(outputs, network.expected, strict=True):
-        assert compare(output, expected).accepted
+        assert output_agreement(output, expected).accepted
     assert load_network(replace(saved, output="pooler_output"), tmp_path).output == 1
 
 
@@ -145,15 +151,15 @@ def test_a_network_of_a_file_is_named_after_it(choice: str) -> None:
 
 def test_a_wrong_output_is_an_error(network: Network) -> None:
     expected = network.expected[0]
-    near = compare(expected + np.float32(1e-6), expected)
+    near = output_agreement(expected + np.float32(1e-6), expected)
     assert near.accepted
     for wrong in (expected + 0.01, np.full_like(expected, np.nan)):
-        assert not compare(wrong, expected).accepted
+        assert not output_agreement(wrong, expected).accepted
     with pytest.raises(TuneError, match="expected an output of shape"):
-        compare(expected[:, :2], expected)
-    assert not Agreement(max_abs=1e-6, max_rel=1e-3).accepted
-    assert Agreement(max_abs=1e-6, max_rel=0.9e-4).accepted
-    assert Agreement(max_abs=1e-6, max_rel=1.1e-4).differs, "a ten-thousandth is accepted"
+        output_agreement(expected[:, :2], expected)
+    assert not OutputAgreement(max_abs=1e-6, max_rel=1e-3).accepted
+    assert OutputAgreement(max_abs=1e-6, max_rel=0.9e-4).accepted
+    assert OutputAgreement(max_abs=1e-6, max_rel=1.1e-4).differs, "a ten-thousandth is accepted"
 
 
 @pytest.mark.parametrize(
@@ -172,31 +178,31 @@ def test_a_wrong_output_is_an_error(network: Network) -> None:
 def test_an_output_that_says_nothing_is_not_called_equal(make: Any, why: str) -> None:
     x = np.random.default_rng(0).standard_normal((4, 8)) * 3
     expected = make(x)
-    same = compare(expected.copy(), expected)
+    same = output_agreement(expected.copy(), expected)
     assert (same.max_abs, same.max_rel) == (0.0, 0.0)
     assert same.degenerate == why
     assert not same.accepted
     assert not same.differs, "nor is it called wrong"
     finite = np.where(np.isfinite(expected), expected, 0)
     other = (finite + np.ones(())).astype(expected.dtype)
-    assert compare(other, expected).differs, "something else is wrong all the same"
-    assert compare(np.full(x.shape, np.nan), np.zeros(x.shape)).differs
+    assert output_agreement(other, expected).differs, "something else is wrong all the same"
+    assert output_agreement(np.full(x.shape, np.nan), np.zeros(x.shape)).differs
 
 
 @pytest.mark.parametrize(
     "expected", [np.array([0.3]), np.array([7]), np.array([True, False]), np.eye(3) * 1e-5]
 )
 def test_an_output_that_says_something_is(expected: Any) -> None:
-    assert compare(expected.copy(), expected).accepted
+    assert output_agreement(expected.copy(), expected).accepted
 
 
 def test_what_is_not_finite_has_to_agree_in_place_and_sign() -> None:
     expected = np.array([1.0, np.inf, -np.inf, np.nan, 2.0])
-    assert compare(expected.copy(), expected).accepted
+    assert output_agreement(expected.copy(), expected).accepted
     for place, value in [(1, -np.inf), (1, 3e38), (2, np.nan), (3, 0.0), (0, np.inf), (4, np.nan)]:
         found = expected.copy()
         found[place] = value
-        assert compare(found, expected).differs, (place, value)
+        assert output_agreement(found, expected).differs, (place, value)
 
 
 def test_an_output_of_another_type_is_an_error(network: Network) -> None:

@@ -16,7 +16,7 @@ from sample_networks import block, conv_net, save_onnx, save_pt2
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.network import Network, load_network
-from tencost.tune.deploy import compare, compile_network
+from tencost.tune.deploy import compile_network, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -40,7 +40,7 @@ def config(path: str, **values: Any) -> NetworkConfig:
 def check_outputs(network: Network, target: dict[str, Any]) -> None:
     deployed = Deployed(compile_network(network, target, None), network)
     for found, expected in zip(deployed.outputs(), network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
     assert deployed.seconds() > 0
 
 
@@ -112,7 +112,7 @@ def test_without_onnxruntime_the_reference_computes_the_outputs(
     fast = load_network(config("conv.onnx", **values), files)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     slow = load_network(config("conv.onnx", **values), files)
-    assert compare(slow.expected[0], fast.expected[0]).accepted
+    assert output_agreement(slow.expected[0], fast.expected[0]).accepted
 
 
 def test_weights_in_a_file_beside_it(files: Path, tmp_path: Path, target: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from tencost.networks.rewriting import candidates, with_packed_weights, written_
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
 from tencost.networks.torch_modules import module_to_relax, positional_module
-from tencost.tune.deploy import compare, compile_network, meaningless
+from tencost.tune.deploy import compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -51,7 +51,7 @@ def operators(mod: Any) -> Counter[str]:
 
 @pytest.fixture(scope="module")
 def mobilenet() -> Any:
-    return transformers.read(definition("mobilenet_v2", "as_is"))
+    return transformers._read(definition("mobilenet_v2", "as_is"))
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -146,7 +146,7 @@ def test_what_tvm_cannot_turn_round_keeps_its_own_layout(
     assert operators(changed)["relax.reshape"] == 0
     expected = run(fuse(mod), [values], target)
     found = run(fuse(changed), [values, *(one.numpy() for one in params)], target)
-    assert compare(found, expected).accepted
+    assert output_agreement(found, expected).accepted
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -158,7 +158,7 @@ def test_it_computes_what_pytorch_does(
     assert not meaningless(network)
     outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_every_kind_of_convolution_network_does(name: str, target: dict[str, Any
     network = load_network(definition(name, "channels_last"))
     outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 def test_auto_is_channels_last_where_a_cpu_convolves(mobilenet: Any) -> None:
@@ -248,7 +248,7 @@ def test_packed_weights_are_reordered_once(target: dict[str, Any]) -> None:
     assert "layout_rewrite_preproc" not in with_packed_weights(applied).script()
     outputs = Deployed(compile_network(packed, target, database), packed).outputs()
     for found, expected in zip(outputs, packed.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 def test_programs_for_a_gpu_have_the_weights_as_they_are(target: dict[str, Any]) -> None:
@@ -269,7 +269,7 @@ def test_programs_for_a_gpu_have_the_weights_as_they_are(target: dict[str, Any])
 
 def test_a_network_without_convolutions_stays() -> None:
     config, _ = compose(["network=bert_tiny", "network.size=16"])
-    imported = transformers.read(config.network)
+    imported = transformers._read(config.network)
     mod, params = written_as(imported.mod, imported.params, GraphChoice.as_is)
     assert mod is imported.mod
     assert params is imported.params

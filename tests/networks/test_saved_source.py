@@ -18,7 +18,7 @@ from tencost import cli
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError, MissingDependencyError, UntrustedError
 from tencost.networks.network import Network, load_network
-from tencost.networks.source import require
+from tencost.networks.source import require_module
 from tencost.networks.sources.saved import save_network
 
 pytestmark = pytest.mark.tvm
@@ -63,7 +63,7 @@ def test_what_is_read_is_what_was_written(
 ) -> None:
     import tvm_ffi
 
-    from tencost.tune.deploy import compare, compile_network
+    from tencost.tune.deploy import compile_network, output_agreement
     from tencost.tune.hosts import Deployed
 
     found = load_network(config(), saved.parent)
@@ -87,7 +87,7 @@ def test_what_is_read_is_what_was_written(
     assert tasks == [(task.name, task.weight, task.flop) for task in packed.tasks(target)]
     deployed = Deployed(compile_network(found, target, None), found)
     for output, expected in zip(deployed.outputs(), found.expected, strict=True):
-        assert compare(output, expected).accepted
+        assert output_agreement(output, expected).accepted
 
 
 def test_another_output_is_chosen_by_name(saved: Path) -> None:
@@ -219,7 +219,7 @@ def test_export_writes_one_file_and_replaces_its_own_only(
 
 def test_a_missing_package_is_named_with_both_ways_out() -> None:
     with pytest.raises(MissingDependencyError, match=r"no_such_package.*network=saved"):
-        require("json", "no_such_package")
+        require_module("json", "no_such_package")
 
 
 def test_a_saved_network_is_saved_again_under_its_output(

@@ -11,7 +11,7 @@ from torch import nn
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.network import load_network
-from tencost.tune.deploy import compare, compile_network
+from tencost.tune.deploy import compile_network, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -41,11 +41,11 @@ def test_a_convolutional_network(files: Path, target: dict[str, Any]) -> None:
     assert all(name.startswith("fused_conv2d") for name in convolutions), "the norm rides along"
     assert not [name for name in names if "norm" in name or "sqrt" in name]
     outputs = Deployed(compile_network(network, target, None), network).outputs()
-    assert compare(outputs[0], network.expected[0]).accepted
+    assert output_agreement(outputs[0], network.expected[0]).accepted
     original = conv_net()[0]
     with torch.no_grad():
         eager = original(torch.from_numpy(network.inputs["x"])).numpy()
-    assert compare(network.expected[0], eager).accepted
+    assert output_agreement(network.expected[0], eager).accepted
 
 
 def test_a_transformer_layer_with_named_outputs(files: Path, target: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ def test_a_transformer_layer_with_named_outputs(files: Path, target: dict[str, A
     assert [array.shape for array in network.expected] == [(2, 7, 16), (2, 16)]
     outputs = Deployed(compile_network(network, target, None), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
     with pytest.raises(ConfigError, match="one of hidden, pooled; found 'logits'"):
         load_network(config("block.pt2", size=7, output="logits"), files)
     assert load_network(config("block.pt2", size=7, name=""), files).name == "block-s7"
@@ -89,7 +89,7 @@ def test_arguments_and_outputs_in_containers(tmp_path: Path, target: dict[str, A
     assert network.output == 2
     outputs = Deployed(compile_network(network, target, None), network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 def test_a_program_of_transformers_own_output_type(tmp_path: Path) -> None:

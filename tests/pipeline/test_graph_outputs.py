@@ -137,6 +137,6 @@ def test_the_leaderboard_has_reports_of_the_old_place(
         _write(project / place / "devices" / "x" / GraphBoard.FILE, place)
     printed: list[str] = []
     monkeypatch.setattr(GraphBoard, "load", lambda path: path.read_text())
-    monkeypatch.setattr(report, "print_board", lambda board, console: printed.append(board))
+    monkeypatch.setattr(report, "print_graph_board", lambda board, console: printed.append(board))
     assert report.print_boards(project, PathsConfig()) == 2
     assert printed == ["data/reports/a", "graphs/data/reports/b"]

@@ -43,15 +43,15 @@ DAMAGED = {
 def project(tmp_path: Path) -> Path:
     (tmp_path / ".dvc" / "tmp").mkdir(parents=True)
     (tmp_path / "dvc.lock").write_text(LOCK)
-    lockfile.keep(tmp_path)
+    lockfile.copy_lockfiles(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_lock_is_put_back(project: Path, damage: str) -> None:
     (project / "dvc.lock").write_bytes(DAMAGED[damage].encode("latin-1"))
-    lockfile.keep(project)  # as the next stage does: the sound copy stays
-    assert lockfile.mend(project) == {"dvc.lock": "the copy that the last stage kept"}
+    lockfile.copy_lockfiles(project)  # as the next stage does: the sound copy stays
+    assert lockfile.mend_lockfiles(project) == {"dvc.lock": "the copy that the last stage kept"}
     assert (project / "dvc.lock").read_text() == LOCK
 
 
@@ -59,11 +59,13 @@ def test_the_lock_of_the_project_inside_is_kept_beside_it(project: Path) -> None
     inner = project / "graphs"
     (inner / ".dvc" / "tmp").mkdir(parents=True)
     (inner / "dvc.lock").write_text(LOCK)
-    lockfile.keep(project)
+    lockfile.copy_lockfiles(project)
     assert (inner / ".dvc" / "tmp" / "dvc.lock.kept").read_text() == LOCK
     (inner / "dvc.lock").write_text(LOCK[:60])
     _used(inner, _gone())
-    assert lockfile.mend(project) == {"graphs/dvc.lock": "the copy that the last stage kept"}
+    assert lockfile.mend_lockfiles(project) == {
+        "graphs/dvc.lock": "the copy that the last stage kept"
+    }
     assert (inner / "dvc.lock").read_text() == LOCK
     assert lockfile.release(project)
     assert not lockfile.release(project)
@@ -72,18 +74,18 @@ def test_the_lock_of_the_project_inside_is_kept_beside_it(project: Path) -> None
 def test_a_sound_lock_stays(project: Path) -> None:
     more = LOCK.replace("154041", "154042")
     (project / "dvc.lock").write_text(more)
-    assert lockfile.mend(project) == {}
-    lockfile.keep(project)
+    assert lockfile.mend_lockfiles(project) == {}
+    lockfile.copy_lockfiles(project)
     (project / "dvc.lock").unlink()
-    assert lockfile.mend(project) == {}, "none is a project whose stages have not run"
+    assert lockfile.mend_lockfiles(project) == {}, "none is a project whose stages have not run"
     (project / "dvc.lock").write_text("")
-    assert lockfile.mend(project)
+    assert lockfile.mend_lockfiles(project)
     assert (project / "dvc.lock").read_text() == more
 
 
 def test_without_a_copy_all_stages_are_checked_anew(tmp_path: Path) -> None:
     (tmp_path / "dvc.lock").write_text(DAMAGED["cut off"])
-    assert lockfile.mend(tmp_path) == {"dvc.lock": "nowhere: all stages are checked anew"}
+    assert lockfile.mend_lockfiles(tmp_path) == {"dvc.lock": "nowhere: all stages are checked anew"}
     assert not (tmp_path / "dvc.lock").exists()
 
 
@@ -148,7 +150,7 @@ def test_a_folder_in_the_locks_place_is_told(project: Path) -> None:
     (project / "dvc.lock").unlink()
     (project / "dvc.lock").mkdir()
     with pytest.raises(ConfigError, match="found a folder"):
-        lockfile.mend(project)
+        lockfile.mend_lockfiles(project)
 
 
 def test_without_git_all_stages_are_checked_anew(
@@ -156,4 +158,4 @@ def test_without_git_all_stages_are_checked_anew(
 ) -> None:
     (tmp_path / "dvc.lock").write_text("")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert lockfile.mend(tmp_path) == {"dvc.lock": "nowhere: all stages are checked anew"}
+    assert lockfile.mend_lockfiles(tmp_path) == {"dvc.lock": "nowhere: all stages are checked anew"}

@@ -15,13 +15,13 @@ import pytest
 from tencost.cli.main import main
 from tencost.cli.pipeline import (
     Branch,
-    Plan,
-    Progress,
+    PipelinePlan,
+    PipelineProgress,
     _repro,
     _repro_plan,
-    divide,
+    divide_stages,
     minutes,
-    plan,
+    plan_pipeline,
     read_seconds,
 )
 
@@ -53,9 +53,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(folder: Path) -> int:
-    planned = plan(folder)
+    planned = plan_pipeline(folder)
     assert planned is not None
-    with Progress(folder, planned) as progress:
+    with PipelineProgress(folder, planned) as progress:
         code = _repro(())
         progress.end_stage()
     return code
@@ -64,7 +64,7 @@ def run(folder: Path) -> int:
 def test_it_counts_and_learns_how_long_stages_take(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    planned = plan(project)
+    planned = plan_pipeline(project)
     assert planned is not None
     assert planned.stages == {"first": 120, "second": None}
     assert run(project) == 0
@@ -78,14 +78,14 @@ def test_it_counts_and_learns_how_long_stages_take(
     assert run(project) == 0
     assert "0 of 2 stages are out of date" in capfd.readouterr().err
     (project / "source").write_text("another")
-    planned = plan(project)
+    planned = plan_pipeline(project)
     assert planned is not None
     assert planned.stages == timed, "the second follows the first"
 
 
 def test_a_pipeline_that_dvc_refuses_is_left_to_dvc(project: Path) -> None:
     (project / "dvc.yaml").write_text("stages: [")
-    assert plan(project) is None
+    assert plan_pipeline(project) is None
 
 
 def test_durations_are_for_people() -> None:
@@ -135,20 +135,20 @@ stages:
 def test_branches_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each waits until the other has begun; one after the other they would fail."""
     (project / "dvc.yaml").write_text(BRANCHES)
-    planned = plan(project)
+    planned = plan_pipeline(project)
     assert planned is not None
-    shared, branches = divide(
+    shared, branches = divide_stages(
         {"data": set(), "left": {"data"}, "right": {"data"}}, {*planned.stages}, 2
     )
-    planned = Plan(planned.stages, planned.total, shared, branches)
-    with Progress(project, planned) as progress:
+    planned = PipelinePlan(planned.stages, planned.total, shared, branches)
+    with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) == 0
     assert [(project / name).read_text() for name in ("left", "right")] == ["0", "0"]
     assert set(read_seconds(project)) == {"data", "left", "right"}
     lines = capfd.readouterr().err.splitlines()
     assert "left | Running stage 'left':" in lines
     assert "right | Running stage 'right':" in lines
-    after = plan(project)
+    after = plan_pipeline(project)
     assert after is not None
     assert after.stages == {}, "both are in the lock"
 
@@ -159,11 +159,11 @@ def test_a_branch_that_fails_lets_the_other_end(project: Path) -> None:
         Branch("left", ("left",)),
         Branch("right", ("right",)),
     )
-    planned = Plan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
-    with Progress(project, planned) as progress:
+    planned = PipelinePlan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
+    with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) != 0
     assert (project / "right").read_text() == "0"
-    after = plan(project)
+    after = plan_pipeline(project)
     assert after is not None
     assert set(after.stages) == {"left"}
 
@@ -178,10 +178,12 @@ def test_stages_are_divided_at_what_nobody_else_needs() -> None:
     }
     a = Branch("a", ("train@a", "register@a"))
     b = Branch("b", ("train@b", "register@b"))
-    assert divide(needs, set(needs), 2) == (("data",), (a, b))
-    assert divide(needs, set(needs), 1) == ((), ()), "one core: one process"
-    assert divide(needs, {"train@a", "register@a"}, 2) == ((), ()), "one branch: this process"
-    planned = Plan(
+    assert divide_stages(needs, set(needs), 2) == (("data",), (a, b))
+    assert divide_stages(needs, set(needs), 1) == ((), ()), "one core: one process"
+    assert divide_stages(needs, {"train@a", "register@a"}, 2) == ((), ()), (
+        "one branch: this process"
+    )
+    planned = PipelinePlan(
         {"data": 5, "train@a": 60, "register@a": 10, "train@b": 20, "register@b": 1},
         5,
         ("data",),

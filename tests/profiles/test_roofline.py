@@ -14,9 +14,9 @@ from tencost.errors import ProfileError
 from tencost.records.counters.table import Profiles
 from tencost.tune.roofline.roofline import (
     Bound,
-    Level,
+    MemoryLevel,
+    RooflineTask,
     Roofs,
-    Task,
     Work,
     by_gain,
     counted_bytes,
@@ -25,7 +25,7 @@ from tencost.tune.roofline.roofline import (
     work_of,
 )
 
-ROOFS = Roofs(100e9, (Level("near", math.inf, 10e9),), 50e-9, "by hand")
+ROOFS = Roofs(100e9, (MemoryLevel("near", math.inf, 10e9),), 50e-9, "by hand")
 """100 GFLOP/s and 10 GB/s: the ridge is at 10 FLOP a byte."""
 
 
@@ -41,7 +41,7 @@ def test_a_matmul() -> None:
     work = work_of(make_matmul(64))
     assert (work.flop, work.traffic, work.lanes) == (2 * 64**3, 3 * 64 * 64 * 4, 1.0)
     assert work.intensity == pytest.approx(64 / 6)
-    placed = place(Task("matmul", 2, work, 10.48576e-6), ROOFS)
+    placed = place(RooflineTask("matmul", 2, work, 10.48576e-6), ROOFS)
     assert placed.bound is Bound.compute
     assert placed.roof_s == pytest.approx(5.24288e-6)
     assert placed.share == pytest.approx(0.5)
@@ -56,7 +56,7 @@ def test_a_sum_of_two_is_bound_by_memory() -> None:
     a, b = (te.placeholder((1000,), name=name) for name in "ab")
     work = work_of(module(a, b, te.compute((1000,), lambda i: a[i] + b[i], name="c")))
     assert (work.flop, work.traffic) == (1000, 12000)
-    placed = place(Task("add", 1, work, 2.4e-6), ROOFS)
+    placed = place(RooflineTask("add", 1, work, 2.4e-6), ROOFS)
     assert (placed.bound, placed.level) == (Bound.memory, "near")
     assert placed.roof_s == pytest.approx(1.2e-6)
     assert placed.share == pytest.approx(0.5)
@@ -70,7 +70,7 @@ def test_a_transpose_has_no_flop_and_a_roof() -> None:
     a = te.placeholder((30, 40), name="a")
     work = work_of(module(a, te.compute((40, 30), lambda i, j: a[j, i], name="t")))
     assert (work.flop, work.traffic, work.intensity) == (0, 9600, 0)
-    placed = place(Task("transpose", 1, work, 1.92e-6), ROOFS)
+    placed = place(RooflineTask("transpose", 1, work, 1.92e-6), ROOFS)
     assert placed.bound is Bound.memory
     assert placed.share == pytest.approx(0.5)
     assert placed.gflops == 0
@@ -97,41 +97,45 @@ def test_narrow_numbers_have_a_higher_peak() -> None:
     )
     work = work_of(module(a, c))
     assert (work.lanes, work.traffic) == (4.0, 64 * 64 * (1 + 4))
-    placed = place(Task("int8", 1, Work(work.flop, None, work.lanes), 1e-3), ROOFS)
+    placed = place(RooflineTask("int8", 1, Work(work.flop, None, work.lanes), 1e-3), ROOFS)
     assert work.flop is not None
     assert placed.roof_s == pytest.approx(work.flop / 400e9)
 
 
 def test_a_call_takes_something() -> None:
-    placed = place(Task("tiny", 1, Work(1.0, 8.0), 1e-7), ROOFS)
+    placed = place(RooflineTask("tiny", 1, Work(1.0, 8.0), 1e-7), ROOFS)
     assert (placed.bound, placed.roof_s) == (Bound.overhead, 50e-9)
     assert placed.share == pytest.approx(0.5)
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
-    placed = place(Task("foreign", 3, Work(None, None), 1e-3), ROOFS)
+    placed = place(RooflineTask("foreign", 3, Work(None, None), 1e-3), ROOFS)
     assert placed.bound is Bound.unknown
     assert (placed.roof_s, placed.share, placed.above_s, placed.gflops, placed.gbs) == (None,) * 5
-    half = place(Task("no bytes", 1, Work(1e6, None), 1e-4), ROOFS)
+    half = place(RooflineTask("no bytes", 1, Work(1e6, None), 1e-4), ROOFS)
     assert half.bound is Bound.compute
     assert half.share == pytest.approx(0.1)
 
 
 def test_the_smallest_memory_that_holds_a_task_is_its_roof() -> None:
-    levels = (Level("L1", 1e3, 100e9), Level("L2", 1e6, 10e9), Level("memory", math.inf, 1e9))
+    levels = (
+        MemoryLevel("L1", 1e3, 100e9),
+        MemoryLevel("L2", 1e6, 10e9),
+        MemoryLevel("memory", math.inf, 1e9),
+    )
     roofs = Roofs(None, levels, 0.0, "by hand")
-    found = [place(Task("t", 1, Work(0.0, size), 1.0), roofs) for size in (1e3, 1e4, 1e7)]
+    found = [place(RooflineTask("t", 1, Work(0.0, size), 1.0), roofs) for size in (1e3, 1e4, 1e7)]
     assert [one.level for one in found] == ["L1", "L2", "memory"]
     assert [one.roof_s for one in found] == pytest.approx([1e-8, 1e-6, 1e-2])
 
 
 def test_the_order_is_by_what_tuning_could_gain() -> None:
     tasks = [
-        Task("once", 1, Work(1e6, 1.0), 1.1e-4),  # 0.1 ms above its roof of 0.01 ms
-        Task("often", 9, Work(1e6, 1.0), 3e-5),  # 9 times 0.02 ms
-        Task("unknown", 1, Work(None, None), 1.0),
-        Task("not measured", 1, Work(1e6, 1.0), None),
-        Task("faster than its roof", 1, Work(1e6, 1.0), 5e-6),
+        RooflineTask("once", 1, Work(1e6, 1.0), 1.1e-4),  # 0.1 ms above its roof of 0.01 ms
+        RooflineTask("often", 9, Work(1e6, 1.0), 3e-5),  # 9 times 0.02 ms
+        RooflineTask("unknown", 1, Work(None, None), 1.0),
+        RooflineTask("not measured", 1, Work(1e6, 1.0), None),
+        RooflineTask("faster than its roof", 1, Work(1e6, 1.0), 5e-6),
     ]
     found = by_gain(tasks, ROOFS)
     assert [one.task.name for one in found] == ["often", "once", "faster than its roof", "unknown"]
@@ -144,7 +148,7 @@ def test_roofs_are_the_hardwares_all_cores_together() -> None:
     assert roofs.flops == 400e9
     assert [level.bandwidth for level in roofs.levels] == [200e9]
     only = roofs_of(HardwareConfig(name="a", peak_gflops=100.0))
-    assert place(Task("t", 1, Work(1e6, 1e9), 1e-3), only).bound is Bound.compute
+    assert place(RooflineTask("t", 1, Work(1e6, 1e9), 1e-3), only).bound is Bound.compute
     with pytest.raises(ProfileError, match=r"expected peak_gflops or bandwidth_gbs, found neither"):
         roofs_of(HardwareConfig(name="a"))
 
@@ -165,7 +169,7 @@ def test_counted_bytes_go_through_the_memory() -> None:
     hardware = HardwareConfig(name="a", l2_kib=1024, peak_gflops=100.0, bandwidth_gbs=100.0)
     roofs = roofs_of(hardware, memory_gbs=10.0)
     works = Work(0.0, 1e5), Work(0.0, 2e6), Work(0.0, 1e5, measured=True)
-    found = [place(Task("t", 1, work, 1.0), roofs) for work in works]
+    found = [place(RooflineTask("t", 1, work, 1.0), roofs) for work in works]
     assert [one.level for one in found] == ["nearest cache", "memory", "memory"]
     assert [one.roof_s for one in found] == pytest.approx([1e-6, 2e-4, 1e-5])
 

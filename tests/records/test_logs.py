@@ -17,7 +17,7 @@ from tencost.records import logs as module
 from tencost.records import query, stage
 from tencost.records.log_dataset import read_log_dataset
 from tencost.records.logs import find_logs, import_logs
-from tencost.store.modules import read_modules
+from tencost.store.modules import stored_modules
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import load_records, open_records
 
@@ -183,7 +183,7 @@ def test_the_command_reports_and_keeps_rejects_and_modules(
     assert "a.json:4:" in told
     (reject,) = (project / "data" / "rejects" / "mixed.jsonl").read_text().splitlines()
     assert json.loads(reject)["line"] == 4
-    modules = read_modules(str(project / "data" / "store"))
+    modules = stored_modules(str(project / "data" / "store"))
     ids = RecordStore(str(project / "data" / "store")).read(
         columns=["workload_id", "program_format"]
     )
@@ -280,7 +280,7 @@ def test_a_database_without_its_workloads_is_one_reject(
     (reject,) = (project / "data" / "rejects" / "set.jsonl").read_text().splitlines()
     assert json.loads(reject)["file"] == records
     assert RecordStore(str(project / "data" / "store")).read("board").height == 3
-    assert read_modules(str(project / "data" / "store")).height == 1
+    assert stored_modules(str(project / "data" / "store")).height == 1
 
 
 def test_a_program_that_failed_and_then_ran_is_ok(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tencost import cli
 from tencost.records.door import faults
 from tencost.records.logs import find_logs, import_logs
-from tencost.store.modules import modules_uri, read_modules, write_modules
+from tencost.store.modules import modules_uri, stored_modules, write_modules
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
 
@@ -80,11 +80,11 @@ def test_a_store_that_is_not_there_is_said_so(
 
 def test_modules_are_kept_once(tmp_path: Path) -> None:
     uri = str(tmp_path / "store")
-    assert read_modules(uri).height == 0
+    assert stored_modules(uri).height == 0
     modules = [("a", "{}", "one", "1"), ("b", "{}", "two", "2"), ("a", "{}", "one", "1")]
     assert write_modules(uri, modules) == 2
     assert write_modules(uri, [*modules, ("c", "[]", "three", "3")]) == 1
-    assert sorted(read_modules(uri)["workload_id"]) == ["a", "b", "c"]
+    assert sorted(stored_modules(uri)["workload_id"]) == ["a", "b", "c"]
     assert modules_uri(uri + "/") == modules_uri(uri)
 
 

@@ -19,9 +19,9 @@ from tencost.register import drift_report
 from tencost.register.drift import (
     Action,
     DriftRule,
-    History,
     Ranking,
     TuningRun,
+    VersionHistory,
     histories,
     mean_over,
     verdict,
@@ -185,8 +185,8 @@ def tuning(mean: float, spread: float = 0.05, rounds: int = 10, **changes: Any) 
     return TuningRun(**{**given, **changes})
 
 
-def told(*runs: TuningRun, trained_on: str | None = "0.27.0", unscored: int = 0) -> History:
-    return History(
+def told(*runs: TuningRun, trained_on: str | None = "0.27.0", unscored: int = 0) -> VersionHistory:
+    return VersionHistory(
         version=MODEL, hardware="toy-1c", trained_on=trained_on, runs=runs, unscored=unscored
     )
 
@@ -225,7 +225,7 @@ ELSEWHERE = tuning(0.2, network="elsewhere")
         (told(GOOD_RUN, trained_on=None), Action.keep, "floor"),
     ],
 )  # fmt: skip
-def test_truth_table(history: History, action: Action, why: str) -> None:
+def test_truth_table(history: VersionHistory, action: Action, why: str) -> None:
     drift = verdict(history)
     assert drift.action is action, drift
     assert any(why in reason for reason in drift.reasons), drift
@@ -361,7 +361,7 @@ def test_without_a_store_or_tuning_runs(store: RecordStore, tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_what_the_verdict_tolerates_in_figures(
-    history: History, rule: DriftRule, action: Action, why: str
+    history: VersionHistory, rule: DriftRule, action: Action, why: str
 ) -> None:
     drift = verdict(history, rule)
     assert drift.action is action, drift

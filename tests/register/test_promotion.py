@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tencost.evaluate.interval import Difference
-from tencost.register.promotion import Challenger, Comparison, ProgramVerdict, Rule, judge
+from tencost.register.promotion import (
+    Challenger,
+    Comparison,
+    ProgramVerdict,
+    PromotionRule,
+    judge_ranker,
+)
 
 REQUIRED = ("random", "tvm_xgb", "tvm_mlp")
 NAN = math.nan
@@ -49,7 +55,7 @@ class Case:
     champion_ms: float | None = 10.0
     champion_s: float | None = 10.0
 
-    def verdict(self, rule: Rule | None = None) -> ProgramVerdict:
+    def verdict(self, rule: PromotionRule | None = None) -> ProgramVerdict:
         challenger = Challenger(
             num_seeds=self.seeds,
             predict_ms=self.predict_ms,
@@ -69,7 +75,7 @@ class Case:
             round_s=self.champion_s,
         )
         met = champion if self.champion else None
-        return judge(challenger, self.beaten, met, required=REQUIRED, rule=rule)
+        return judge_ranker(challenger, self.beaten, met, required=REQUIRED, rule=rule)
 
 
 def instead(name: str, **values: float) -> tuple[Comparison, ...]:
@@ -182,16 +188,16 @@ def test_truth_table(case: Case, objections: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("case", "rule"),
     [
-        (Case(seeds=2), Rule(min_seeds=2)),
-        (Case(top1=-0.05), Rule(margin=0.1)),
-        (Case(predict_ms=1500.0, champion_ms=1000.0), Rule(max_predict_ms=2000.0)),
-        (Case(predict_ms=91.0, champion_ms=30.0), Rule(max_slowdown=4.0)),
-        (Case(predict_ms=91.0, champion_ms=30.0), Rule(free_predict_ms=100.0)),
-        (Case(round_s=30.0), Rule(max_round_slowdown=3.0)),
-        (Case(round_s=30.0), Rule(free_round_s=40.0)),
+        (Case(seeds=2), PromotionRule(min_seeds=2)),
+        (Case(top1=-0.05), PromotionRule(margin=0.1)),
+        (Case(predict_ms=1500.0, champion_ms=1000.0), PromotionRule(max_predict_ms=2000.0)),
+        (Case(predict_ms=91.0, champion_ms=30.0), PromotionRule(max_slowdown=4.0)),
+        (Case(predict_ms=91.0, champion_ms=30.0), PromotionRule(free_predict_ms=100.0)),
+        (Case(round_s=30.0), PromotionRule(max_round_slowdown=3.0)),
+        (Case(round_s=30.0), PromotionRule(free_round_s=40.0)),
     ],
 )
-def test_the_rule_decides_what_is_tolerated(case: Case, rule: Rule) -> None:
+def test_the_rule_decides_what_is_tolerated(case: Case, rule: PromotionRule) -> None:
     assert not case.verdict().promote
     assert case.verdict(rule).promote
 
@@ -245,5 +251,5 @@ def test_an_interval_contains_its_ends(low: float, high: float, is_told: bool) -
         top5=difference(0.5),
         pairwise=difference(0.5),
     )
-    reasons = judge(Challenger(num_seeds=5, predict_ms=1.0), (), champion).reasons
+    reasons = judge_ranker(Challenger(num_seeds=5, predict_ms=1.0), (), champion).reasons
     assert any("interval contains 0" in reason for reason in reasons) is is_told

@@ -379,14 +379,14 @@ def test_what_was_rolled_back_stays_so(
     assert challenge(toy_project, toy_config).promote
     train_trees(toy_project, client, train_toy, 30)
     assert challenge(toy_project, toy_config).promote
-    status.rollback(toy_project, NAME)
+    status.rollback_and_print(toy_project, NAME)
     verdict = programs.run(toy_config, toy_project, required=("random",))
     assert [text for text in verdict.objections if "was rolled back on" in text]
     assert len(verdict.objections) == 1
     champion = registry.find_champion(client, NAME)
     assert champion is not None
     assert champion.number == 1
-    status.rollback(toy_project, NAME, 2)
+    status.rollback_and_print(toy_project, NAME, 2)
     assert programs.run(toy_config, toy_project, required=("random",)).reasons == (
         "yes: version 2 is the champion already",
     )
@@ -410,7 +410,7 @@ def test_status_and_rollback(
     assert new["num_seeds"] == 5
     assert (old["aliases"], old["gain"]["top1"], old["gain_over"]) == (["champion"], None, None)
 
-    status.rollback(toy_project, NAME, 2)
+    status.rollback_and_print(toy_project, NAME, 2)
     shown = io.StringIO()
     status.print_status(toy_project, Console(file=shown))
     status.print_champions(toy_project, Console(file=shown))
@@ -426,8 +426,8 @@ def test_status_and_rollback(
         assert words in shown.getvalue(), words
     assert f"version 1 ({FIRST}) refused" not in shown.getvalue()
     capsys.readouterr()
-    status.rollback(toy_project, NAME)
-    status.rollback(toy_project, NAME, 1)
+    status.rollback_and_print(toy_project, NAME)
+    status.rollback_and_print(toy_project, NAME, 1)
     assert capsys.readouterr().out == (
         f"{NAME}: champion is version 1 ({FIRST}) again, it was version 2 ({SECOND})\n"
         f"{NAME}: version 1 ({FIRST}) is the champion already\n"
@@ -466,7 +466,7 @@ def test_looking_at_no_registry_creates_none(
     assert "no model is registered" in shown.getvalue()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RegistryError, match="there is no registry"):
-        status.rollback(tmp_path, NAME)
+        status.rollback_and_print(tmp_path, NAME)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(RegistryError, match="does not answer"):

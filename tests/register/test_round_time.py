@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tencost.config import FeaturesConfig
-from tencost.evaluate.truth import Task, Truth
+from tencost.evaluate.truth import Truth, TruthTask
 from tencost.features.extractor import spec_for
 from tencost.models.programs.bundle import Bundle, load_bundle
 from tencost.programs.trace.instructions import trace_values
@@ -66,7 +66,7 @@ def truth() -> Truth:
         np.array([f"r{name}" for name in names]),
         np.array([f"p{name}" for name in names]),
         latency,
-        (Task("net", "w", 1.0, np.arange(NUM)),),
+        (TruthTask("net", "w", 1.0, np.arange(NUM)),),
         {},
     )
 

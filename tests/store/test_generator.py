@@ -16,7 +16,7 @@ from tencost.records.fetch.unpack import unpack
 from tencost.records.query_tables import Tables
 from tencost.store.generator import UNKNOWN, age, generator, inferred, preferred
 from tencost.store.ids import record_id
-from tencost.store.migration import migrate
+from tencost.store.migration import migrate_store
 from tencost.store.reading import of_preferred_generator
 from tencost.store.record import NetworkWeight, Provenance, Record, Source
 from tencost.store.record_store import RecordStore
@@ -150,9 +150,9 @@ def test_a_migrated_store_divides_what_two_generators_made(tmp_path: Path) -> No
     assert set(before["generator"]) == {UNKNOWN}
     both = before.filter(pl.col("measurements").is_not_null())
     assert both.height
-    planned = migrate(store.uri, dry_run=True)
+    planned = migrate_store(store.uri, dry_run=True)
     assert store.read().equals(before)
-    done = migrate(store.uri)
+    done = migrate_store(store.uri)
     assert done == planned
     assert done.records == before.height
     after = store.read()
@@ -166,7 +166,7 @@ def test_a_migrated_store_divides_what_two_generators_made(tmp_path: Path) -> No
         assert row["generator"] == of_part
         target = json.loads(row["target"])
         assert row["record_id"] == record_id(row["program_id"], target, HARDWARE, row["generator"])
-    assert migrate(store.uri).records == 0
+    assert migrate_store(store.uri).records == 0
     assert store.read().equals(after)
 
 
@@ -175,14 +175,14 @@ def test_a_store_that_is_not_migrated_is_read_and_not_written_to(tmp_path: Path)
     assert store.read().height
     with pytest.raises(RecordError, match=r"tencost records migrate --store .*mixed"):
         store.write([record("p", 1e-3, VECTORS)])
-    migrate(store.uri)
+    migrate_store(store.uri)
     assert store.write([record("p", 1e-3, VECTORS)]) == 1
 
 
 @pytest.mark.slow
 def test_an_archive_adds_nothing_to_the_store_that_was_migrated(tmp_path: Path) -> None:
     store = mixed_store(tmp_path)
-    migrate(store.uri)
+    migrate_store(store.uri)
     part = "tencost-epyc-variants-3"
     unpack(ROOT / "datasets" / f"{part}.tar.zst", tmp_path / part)
     held = store.read()

@@ -21,7 +21,7 @@ import servers
 from servers import ObjectStore
 from tencost.errors import RecordError
 from tencost.store import conditions, remote
-from tencost.store.modules import read_modules, write_modules
+from tencost.store.modules import stored_modules, write_modules
 from tencost.store.record_store import RecordStore
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ def test_everything_a_local_store_does(
     assert RecordStore(as_writer).read().height == 8
     modules = [("a", "{}", "one", "1"), ("b", "{}", "two", "2")]
     assert [write_modules(as_writer, modules), write_modules(as_writer, modules)] == [2, 0]
-    assert read_modules(as_writer).height == 2
+    assert stored_modules(as_writer).height == 2
 
 
 def test_writers_at_once_and_killed_lose_nothing_and_write_nothing_twice(

@@ -21,7 +21,7 @@ from tencost.errors import RecordError
 from tencost.store import delta
 from tencost.store import record_store as store_module
 from tencost.store.compaction import rewrite
-from tencost.store.delta import commit
+from tencost.store.delta import commit_version
 from tencost.store.layout import data_files
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import Record
@@ -158,7 +158,7 @@ def test_a_write_cut_short_before_its_commit(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "commit", never)
+        patch.setattr(store_module, "commit_version", never)
         with pytest.raises(KeyboardInterrupt):
             RecordStore(uri).write(batch(0, 0))
     assert list(Path(uri).glob("hardware=*/*.parquet"))
@@ -173,12 +173,12 @@ def test_a_commit_whose_answer_was_lost(tmp_path: Path, monkeypatch: pytest.Monk
     answers = iter([CommitFailedError("the connection was closed"), None])
 
     def unreliable(*arguments: Any) -> None:
-        commit(*arguments)
+        commit_version(*arguments)
         answer = next(answers)
         if answer:
             raise answer
 
-    monkeypatch.setattr(store_module, "commit", unreliable)
+    monkeypatch.setattr(store_module, "commit_version", unreliable)
     assert RecordStore(uri).write(batch(0, 0)) == 2 * SIZE
     assert ids_in(uri).total() == 2 * SIZE
 
@@ -191,14 +191,14 @@ def test_another_writer_is_faster_with_the_same_records(
     others = iter([batch(1, 0), batch(2, 1), batch(3, 2)])
 
     def overtaken(*arguments: Any) -> None:
-        monkeypatch.setattr(store_module, "commit", commit)
+        monkeypatch.setattr(store_module, "commit_version", commit_version)
         other = next(others, None)
         if other:
             RecordStore(uri).write(other)
-            monkeypatch.setattr(store_module, "commit", overtaken)
-        commit(*arguments)
+            monkeypatch.setattr(store_module, "commit_version", overtaken)
+        commit_version(*arguments)
 
-    monkeypatch.setattr(store_module, "commit", overtaken)
+    monkeypatch.setattr(store_module, "commit_version", overtaken)
     assert RecordStore(uri).write(batch(0, 0)) == SIZE  # batch(1, 0) had the others'
     assert next(others, None) is None
     everything = {
@@ -213,7 +213,7 @@ def test_a_writer_that_is_always_overtaken_gives_up(
     def overtaken(*_: object) -> None:
         raise CommitFailedError("version 1 exists")
 
-    monkeypatch.setattr(store_module, "commit", overtaken)
+    monkeypatch.setattr(store_module, "commit_version", overtaken)
     monkeypatch.setattr(delta, "ATTEMPTS", 3)
     with pytest.raises(RecordError, match="within 3 attempts; other writers were faster each time"):
         RecordStore(str(tmp_path / "store")).write(batch(0, 0))

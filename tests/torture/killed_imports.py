@@ -12,7 +12,7 @@ from torture.kills import TESTS, Kills, Scenario
 
 def store_state(uri: str) -> dict[str, Any]:
     """Return all rows of a store and its modules, without what a run alone knows."""
-    from tencost.store.modules import read_modules
+    from tencost.store.modules import stored_modules
     from tencost.store.record_store import RecordStore
 
     store = RecordStore(uri)
@@ -22,7 +22,7 @@ def store_state(uri: str) -> dict[str, Any]:
             source = row["source"] or {"file": "", "line": 0}
             row["source"] = [source["file"].split("/")[-1], source["line"]]
             rows.append(json.dumps(row, sort_keys=True, default=str))
-    modules = read_modules(uri)["workload_id"].to_list()
+    modules = stored_modules(uri)["workload_id"].to_list()
     return {"rows": sorted(rows), "modules": sorted(modules)}
 
 

@@ -73,11 +73,11 @@ class MeasureRun(Scenario):
 
     def between(self, root: Path) -> Any:
         from tencost.measure.collection import Collection
-        from tencost.measure.journal import mend
+        from tencost.measure.journal import mend_journal
 
         collection = Collection(root / "measured" / "small")
         for task in collection.tasks(0.0):
-            mend(collection.records_folder("local", task, (0, 1)))
+            mend_journal(collection.records_folder("local", task, (0, 1)))
         return self.state(root)
 
     def compare(self, clean: Any, between: Any, after: Any) -> list[str]:

@@ -259,7 +259,7 @@ def _load(folder: Path) -> None:
 
 def _read(text: str) -> None:
     from tencost.errors import FeatureError, TencostError
-    from tencost.programs.trace.replay import first_line, load_module
+    from tencost.programs.trace.replay import error_line, load_module
 
     try:
         mod = load_module(text)
@@ -268,7 +268,7 @@ def _read(text: str) -> None:
     except (
         Exception
     ) as error:  # TVM raises whatever its C++ side says; the callers make it a message
-        raise FeatureError(first_line(error)) from error
+        raise FeatureError(error_line(error)) from error
     _harmless(str(mod))
 
 

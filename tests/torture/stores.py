@@ -94,8 +94,8 @@ class Stores:
 
 
 def _mend(folder: Path) -> None:
-    lockfile.mend(folder)
-    lockfile.keep(folder)
+    lockfile.mend_lockfiles(folder)
+    lockfile.copy_lockfiles(folder)
 
 
 def _lock_is_sound(folder: Path) -> list[str]:

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from tencost.tracking.runs import Point
+from tencost.tracking.runs import MetricPoint
 from tencost.train.fit.curves import mean_curves, plot_curves
 
 
-def curve(name: str, *values: float) -> list[Point]:
-    return [Point(name, value, step) for step, value in enumerate(values, 1)]
+def curve(name: str, *values: float) -> list[MetricPoint]:
+    return [MetricPoint(name, value, step) for step, value in enumerate(values, 1)]
 
 
 def test_a_mean_is_of_the_seeds_that_reached_the_step() -> None:
     curves = [curve("a", 1.0, 2.0), curve("a", 3.0)]
-    assert mean_curves(curves) == [Point("a", 2.0, 1), Point("a", 2.0, 2)]
+    assert mean_curves(curves) == [MetricPoint("a", 2.0, 1), MetricPoint("a", 2.0, 2)]
 
 
 def test_each_figure_has_a_panel_whoever_logged_it(tmp_path: Path) -> None:
@@ -30,6 +30,8 @@ def test_each_figure_has_a_panel_whoever_logged_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seeds", [[], [[]], [curve("train/loss", 1.0)]])
-def test_nothing_is_drawn_of_what_is_no_curve(seeds: list[list[Point]], tmp_path: Path) -> None:
+def test_nothing_is_drawn_of_what_is_no_curve(
+    seeds: list[list[MetricPoint]], tmp_path: Path
+) -> None:
     assert plot_curves(seeds, "random", tmp_path) is None
     assert not list(tmp_path.iterdir())

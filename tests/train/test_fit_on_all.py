@@ -14,7 +14,7 @@ from tencost.models.programs.families.mlp import MlpConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.train.data import Data
 from tencost.train.fit import seeds
-from tencost.train.fit.refit import refit, stops_early
+from tencost.train.fit.refit import fit_all_parts, stops_early
 
 
 def test_who_stops_early() -> None:
@@ -39,7 +39,7 @@ def test_the_validation_part_stays_aside_where_it_ends_the_training(
     """60 records: 24 of the test side, 24 to train on and 12 to validate."""
     settings = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, early_stopping_rounds=patience)
     twin = load_bundle(train_toy("xgb", settings, (3,)) / "seed3")
-    found = read_info(refit(Data(toy_config, toy_project), twin, tmp_path / "again"))
+    found = read_info(fit_all_parts(Data(toy_config, toy_project), twin, tmp_path / "again"))
     assert found.refit["records"] == records
     assert ("valid" in found.refit["parts"]) is (patience == 0)
     assert found.refit["networks"] == ["held_out", "seen"]
@@ -60,7 +60,7 @@ def test_members_of_a_blend_are_fitted_side_by_side_to_the_same_scores(
     settings = BlendConfig(family="blend", reads=["toy"], members=members)
     twin = load_bundle(train_toy("blend", settings, (3,)) / "seed3")
     data = Data(toy_config, toy_project)
-    here = read_info(refit(data, twin, tmp_path / "here"))
+    here = read_info(fit_all_parts(data, twin, tmp_path / "here"))
 
     def fitted_here(*_: object) -> None:
         raise AssertionError("fitted in this process")
@@ -68,7 +68,7 @@ def test_members_of_a_blend_are_fitted_side_by_side_to_the_same_scores(
     monkeypatch.setattr(seeds, "MANY_PROGRAMS", 60)
     monkeypatch.setattr(seeds, "_fit", fitted_here)
     toy_config.jobs = 2
-    assert read_info(refit(data, twin, tmp_path / "workers")).files == here.files
+    assert read_info(fit_all_parts(data, twin, tmp_path / "workers")).files == here.files
     whole = BlendRanker(settings, twin.info.feature_spec)
     learnt = data.samples(["toy-1c"], "train")
     assert here.refit["records"] > len(learnt)

@@ -11,10 +11,10 @@ from tencost.features.rows.ragged import Ragged
 from tencost.models.neural.loop import seeded
 from tencost.models.programs.families import tvm_mlp
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
-from tencost.models.programs.families.tlp import TlpConfig, forward
+from tencost.models.programs.families.tlp import TlpConfig, score_sequences
 from tencost.models.programs.neural import mlp_training, tlp_training, tvm_mlp_training
 from tencost.models.programs.neural.layers import Scaler, dense, layer_norm, softmax
-from tencost.models.programs.neural.network_ranker import Inputs, served
+from tencost.models.programs.neural.network_ranker import NetworkInputs, served
 from tencost.models.programs.neural.ranking_training import GroupLoss, TaskBatches
 from tencost.models.programs.ranker import Samples
 from tencost.models.programs.ranker.losses import RankingLoss
@@ -35,7 +35,7 @@ def weights_of(network: torch.nn.Module) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("beside", [None, BESIDE])
 def test_mlp_is_served_as_it_was_trained(beside: np.ndarray | None) -> None:
     config = MlpConfig(family="mlp", hidden=8)
-    inputs = Inputs(ROWS, beside)
+    inputs = NetworkInputs(ROWS, beside)
     network = mlp_training.SegmentSumNetwork(7, 0 if beside is None else 3, config).eval()
     with torch.no_grad():
         expected = network(*mlp_training._collate(inputs)(ALL)).numpy()
@@ -48,11 +48,11 @@ def test_mlp_is_served_as_it_was_trained(beside: np.ndarray | None) -> None:
 @pytest.mark.parametrize("layers", [1, 2])
 def test_tlp_is_served_as_it_was_trained(beside: np.ndarray | None, layers: int) -> None:
     config = TlpConfig(family="tlp", hidden=8, heads=2, layers=layers)
-    inputs = Inputs(ROWS, beside)
+    inputs = NetworkInputs(ROWS, beside)
     network = tlp_training.AttentionNetwork(7, 0 if beside is None else 3, 16, config).eval()
     with torch.no_grad():
         expected = network(*tlp_training._collate(inputs)(ALL)).numpy()
-    found = forward(served(weights_of(network), ("position",)), inputs, config)
+    found = score_sequences(served(weights_of(network), ("position",)), inputs, config)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
@@ -60,7 +60,7 @@ def test_tvm_mlp_is_served_as_it_was_trained() -> None:
     network = tvm_mlp_training.TvmNetwork(7).eval()
     with torch.no_grad():
         expected = network(*tvm_mlp_training._collate(ROWS)(ALL)).numpy()
-    found = tvm_mlp.forward(served(weights_of(network)), ROWS)
+    found = tvm_mlp.score_stores(served(weights_of(network)), ROWS)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
@@ -170,7 +170,7 @@ def test_networks_run_where_their_inputs_are() -> None:
     tlp_config = TlpConfig(family="tlp", hidden=8, heads=2)
     tlp = tlp_training.AttentionNetwork(7, 3, 16, tlp_config).to("meta")
     tvm = tvm_mlp_training.TvmNetwork(7).to("meta")
-    inputs = Inputs(ROWS, BESIDE)
+    inputs = NetworkInputs(ROWS, BESIDE)
     for network, given in (
         (mlp, mlp_training._collate(inputs)(ALL)),
         (tlp, tlp_training._collate(inputs)(ALL)),
@@ -185,7 +185,7 @@ def test_an_accelerator_is_lightnings_and_one_that_is_not_there_is_said_so() -> 
     found = {}
     for accelerator in ("cpu", "auto") if not torch.cuda.is_available() else ("cpu",):
         config = MlpConfig(family="mlp", hidden=4, epochs=2, accelerator=accelerator)
-        inputs = Inputs(ROWS, None)
+        inputs = NetworkInputs(ROWS, None)
         found[accelerator] = mlp_training.fit_mlp(
             config, samples, samples, inputs, inputs, seed=0, log=lambda *_: None
         )

@@ -12,7 +12,13 @@ import pytest
 
 from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.ranker import Samples
-from tencost.train.data.folds import FILE, divide, held, left_out, without
+from tencost.train.data.folds import (
+    FILE,
+    divide_networks,
+    fold_programs,
+    samples_without_folds,
+    without,
+)
 
 
 def tasks(*pairs: tuple[str, str]) -> pl.DataFrame:
@@ -30,14 +36,19 @@ def test_variants_stay_together_and_folds_are_even() -> None:
     )
     known = table["workload_id"].unique().to_list()
     known.remove("u0")
-    folds = divide(table, known, 2)
+    folds = divide_networks(table, known, 2)
     assert [fold.networks for fold in folds] == [("resnet", "resnet-b4"), ("bert", "gpt")]
     assert folds[0].workloads == {f"r{n}" for n in range(6)}
-    assert folds == divide(table.reverse(), known[::-1], 2)
-    three = divide(table, known, 5)
+    assert folds == divide_networks(table.reverse(), known[::-1], 2)
+    three = divide_networks(table, known, 5)
     assert [fold.networks for fold in three] == [("resnet", "resnet-b4"), ("bert",), ("gpt",)]
     assert "b0" in three[1].workloads & three[2].workloads  # left out with each of the two
-    assert divide(table, known, 1) == divide(table, ["g0"], 5) == divide(table, [], 5) == ()
+    assert (
+        divide_networks(table, known, 1)
+        == divide_networks(table, ["g0"], 5)
+        == divide_networks(table, [], 5)
+        == ()
+    )
 
 
 def samples(workloads: list[int]) -> Samples:
@@ -55,26 +66,26 @@ def test_what_is_left_out_is_not_learnt_from() -> None:
     train, valid = samples([0, 0, 1, 2, 2]), samples([3, 3])
     ids = [*train.record_id, *valid.record_id]
     records = pl.DataFrame({"record_id": ids, "workload_id": [f"w{one[0]}" for one in ids]})
-    folds = divide(
+    folds = divide_networks(
         tasks(("a", "w0"), ("a", "w1"), ("b", "w3"), ("b", "w1"), ("c", "w2")),
         ["w0", "w1", "w2", "w3"],
         3,
     )
     assert [fold.networks for fold in folds] == [("a",), ("b",), ("c",)]
-    first, second, third = left_out(folds, records, train, valid)
+    first, second, third = samples_without_folds(folds, records, train, valid)
     learn, watch = without(train, valid, first)
     assert learn.record_id.tolist() == ["2-3", "2-4"]
     assert learn.group.tolist() == [0, 0]
     assert watch.record_id.tolist() == valid.record_id.tolist()
-    assert [len(part) for part in held(train, valid, first)] == [3, 0]
+    assert [len(part) for part in fold_programs(train, valid, first)] == [3, 0]
     learn, watch = without(train, valid, second)  # takes the whole validation part
     assert learn.record_id.tolist() == watch.record_id.tolist() == ["0-0", "0-1", "2-3", "2-4"]
-    assert [len(part) for part in held(train, valid, second)] == [1, 2]
+    assert [len(part) for part in fold_programs(train, valid, second)] == [1, 2]
     assert third.train.tolist() == [False, False, False, True, True]
-    everything = divide(
+    everything = divide_networks(
         tasks(("a", "w0"), ("a", "w1"), ("a", "w2"), ("b", "w3")), ["w0", "w1", "w2", "w3"], 2
     )
-    whole, _ = left_out(everything, records, train, valid)
+    whole, _ = samples_without_folds(everything, records, train, valid)
     assert not whole.train.any()  # nothing would be left to learn from
 
 

@@ -17,7 +17,14 @@ from mlflow import MlflowClient
 from tencost import signals
 from tencost.config import Config
 from tencost.features.rows.ragged import IntArray
-from tencost.models.neural.loop import Best, Optimizers, Outcome, Plan, fit_network, seeded
+from tencost.models.neural.loop import (
+    Optimizers,
+    SelectionMetric,
+    TrainingOutcome,
+    TrainingPlan,
+    fit_network,
+    seeded,
+)
 from tencost.tracking.runs import setup, start_run
 
 
@@ -57,10 +64,10 @@ def constant_rate(network: torch.nn.Module, *_: object) -> Optimizers:
 def fit(
     metrics: Callable[[int], dict[str, float]] = lambda _: {},
     each_step: Callable[[int], None] = lambda _: None,
-    best: Best | None = None,
+    best: SelectionMetric | None = None,
     patience: int = 0,
-) -> Outcome:
-    plan = Plan(
+) -> TrainingOutcome:
+    plan = TrainingPlan(
         epochs=4, gradient_clip=10.0, optimizers=constant_rate, best=best, patience=patience
     )
     with seeded(0, 1):
@@ -71,15 +78,21 @@ def fit(
     ("best", "patience", "values", "epoch", "epochs"),
     [
         (None, 0, [1.0, 2.0, 3.0, 2.0], 0, 4),
-        (Best("m", higher_is_better=True), 0, [1.0, 3.0, 3.0, 2.0], 2, 4),
-        (Best("m", higher_is_better=False), 0, [3.0, 1.0, 1.0, 2.0], 2, 4),
-        (Best("m", higher_is_better=False), 2, [1.0, 2.0, 3.0, 0.0], 1, 3),
-        (Best("m", higher_is_better=True), 0, [float("nan"), 2.0, float("nan"), 1.0], 2, 4),
-        (Best("other", higher_is_better=True), 1, [1.0, 2.0, 3.0, 2.0], 0, 4),
+        (SelectionMetric("m", higher_is_better=True), 0, [1.0, 3.0, 3.0, 2.0], 2, 4),
+        (SelectionMetric("m", higher_is_better=False), 0, [3.0, 1.0, 1.0, 2.0], 2, 4),
+        (SelectionMetric("m", higher_is_better=False), 2, [1.0, 2.0, 3.0, 0.0], 1, 3),
+        (
+            SelectionMetric("m", higher_is_better=True),
+            0,
+            [float("nan"), 2.0, float("nan"), 1.0],
+            2,
+            4,
+        ),
+        (SelectionMetric("other", higher_is_better=True), 1, [1.0, 2.0, 3.0, 2.0], 0, 4),
     ],
 )
 def test_the_weights_are_those_of_the_best_epoch(
-    best: Best | None, patience: int, values: list[float], epoch: int, epochs: int
+    best: SelectionMetric | None, patience: int, values: list[float], epoch: int, epochs: int
 ) -> None:
     outcome = fit(lambda index: {"m": values[index]}, best=best, patience=patience)
     assert (outcome.epoch, outcome.epochs) == (epoch, epochs)

@@ -10,7 +10,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker import Samples
-from tencost.train.data.folds import LeftOut
+from tencost.train.data.folds import FoldSamples
 from tencost.train.fit import seeds
 
 SPEC = FeatureSpec(name="tiles", kind="tiles", columns=("a", "b"), options={})
@@ -26,8 +26,8 @@ def samples(size: int, seed: int) -> Samples:
 
 
 TRAIN, VALID = samples(40, 0), samples(20, 1)
-FOLD = LeftOut(np.arange(40) < 20, np.arange(20) < 10)
-JOB = seeds.Job(XgbConfig(family="xgb", num_rounds=5), SPEC, TRAIN, VALID, (FOLD,))
+FOLD = FoldSamples(np.arange(40) < 20, np.arange(20) < 10)
+JOB = seeds.SeedJob(XgbConfig(family="xgb", num_rounds=5), SPEC, TRAIN, VALID, (FOLD,))
 
 
 def test_many_programs_are_trained_in_workers_from_the_first_seed_on_and_to_the_same_scores(
@@ -60,7 +60,7 @@ def test_many_programs_are_trained_in_workers_from_the_first_seed_on_and_to_the_
     ids=["one job", "nothing to learn", "few programs"],
 )
 def test_no_worker_is_started_where_none_saves_time(
-    job: seeds.Job, jobs: int, monkeypatch: pytest.MonkeyPatch
+    job: seeds.SeedJob, jobs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object) -> None:
         raise AssertionError("a worker was started")

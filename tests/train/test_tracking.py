@@ -12,7 +12,7 @@ from tencost import signals
 from tencost.config import Config, composition
 from tencost.tracking.runs import (
     PARENT_VARIABLE,
-    Point,
+    MetricPoint,
     flat_parameters,
     flatten,
     log_model,
@@ -32,7 +32,7 @@ def client_of(root: Path) -> Any:
 def test_a_run_says_what_it_is(toy_project: Path, toy_config: Config) -> None:
     with start_run(toy_config, toy_project, stage="train", tags={"more": "yes"}) as tracked:
         tracked.log_metrics({"train/a": 1.0, "train/missing": float("nan")}, step=2)
-        tracked.log_points([Point("train/curve", float(step), step) for step in range(1200)])
+        tracked.log_points([MetricPoint("train/curve", float(step), step) for step in range(1200)])
         tracked.log_dataset("toy", "d" * 40, {"path": "data"}, {"num_train": 3})
     client = client_of(toy_project)
     run = client.get_run(tracked.run_id)

@@ -25,9 +25,9 @@ from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
 from tencost.tune.adopt import adopt
-from tencost.tune.batches import BatchLine, append_line, read_lines
+from tencost.tune.batches import BatchLine, append_batch_line, read_batch_lines
 from tencost.tune.curve import CurvePoint, append_point, read_points
-from tencost.tune.session import Batch
+from tencost.tune.session import MeasuredBatch
 from tencost.tune.workfolder import open_folder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import Job
@@ -101,13 +101,13 @@ def tune(path: Path, kill_at: int, log: Path | None = None) -> None:
     tasks = [NetworkTask("matmul", mod, 1, 65536.0, None)]
     with open_folder(path, "one", "mine", TARGET) as folder:
 
-        def on_batch(batch: Batch) -> None:
+        def on_batch(batch: MeasuredBatch) -> None:
             folder.new_programs()
             append_point(
                 folder.curve,
                 CurvePoint(trials=batch.trials, total_latency_s=batch.total_latency_s),
             )
-            append_line(folder.batches, BatchLine.of(batch, "scratch", learns=True))
+            append_batch_line(folder.batches, BatchLine.of(batch, "scratch", learns=True))
 
         pool: Any = InstantPool(log or path.with_suffix(".measured"))
         session = scratch_session(
@@ -199,7 +199,7 @@ def state(path: Path) -> dict[str, list[Any]]:
             "programs": [json.dumps(one.trace) for one in programs],
             "adopted": [one.line in folder.adopted for one in programs],
             "curve": [point.trials for point in read_points(folder.curve)],
-            "batches": [line.trials for line in read_lines(folder.batches)],
+            "batches": [line.trials for line in read_batch_lines(folder.batches)],
         }
 
 

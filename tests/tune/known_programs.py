@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tencost.programs.codegen.refit import apply, decisions, sketch
+from tencost.programs.codegen.refit import apply_decisions, decisions, sketch
 from tencost.programs.trace.instructions import trace_values
 from tencost.store.ids import program_id, workload_id
 from tencost.store.schema import Record, Source
@@ -36,7 +36,9 @@ def records_of(mod: Any, target: dict[str, Any], hardware: str) -> list[Record]:
     for number, space in enumerate(context.generate_design_space(), start=1):
         trace = space.trace.simplified(True)
         made = sketch(trace_values(trace))
-        schedule = apply(context, trace, made.places, decisions(trace_values(trace), made), 0)
+        schedule = apply_decisions(
+            context, trace, made.places, decisions(trace_values(trace), made), 0
+        )
         assert schedule is not None
         program = trace_values(schedule.trace)
         identity = program_id(key_of(mod), "llvm", program)

@@ -8,7 +8,7 @@ from typing import Any
 from tencost.config import FeaturesConfig, TunerConfig
 from tencost.features.extractor import spec_for
 from tencost.networks.network import NetworkTask
-from tencost.tune.session import Batch, Session
+from tencost.tune.session import MeasuredBatch, TuningSession
 from tencost.tune.workfolder import WorkFolder
 
 
@@ -23,11 +23,11 @@ def scratch_session(
     tasks: Sequence[NetworkTask],
     target: dict[str, Any],
     pool: Any,
-    on_batch: Callable[[Batch], None] = lambda _: None,
+    on_batch: Callable[[MeasuredBatch], None] = lambda _: None,
     **changes: Any,
-) -> Session:
+) -> TuningSession:
     """Return a session with small generations; changes are of TunerConfig."""
     tuner = TunerConfig(**{"population": 16, "generations": 1, **changes})
-    return Session(
+    return TuningSession(
         tasks, target, tuner, scratch_model(), folder, pool, threads=1, on_batch=on_batch
     )

@@ -13,11 +13,11 @@ import pytest
 from tencost.errors import TuneError
 from tencost.tune.batches import (
     BatchLine,
-    append_line,
+    append_batch_line,
     correlation,
-    judge,
+    judge_scores,
     overlap,
-    read_lines,
+    read_batch_lines,
     top_k_size,
 )
 from tencost.tune.guard import Arm
@@ -60,14 +60,14 @@ def test_equal_scores_are_worth_what_guessing_is() -> None:
 
 def test_figures_by_hand() -> None:
     latency = np.array([1e-3, 2e-3, 4e-3, np.nan])  # labels 1, 1/2, 1/4, 0
-    found = judge(np.array([0.9, 0.6, 0.25, 0.2]), latency)
+    found = judge_scores(np.array([0.9, 0.6, 0.25, 0.2]), latency)
     assert found.p_rmse == pytest.approx(((0.01 + 0.01 + 0.0 + 0.04) / 4) ** 0.5)
     assert found.top_k == 1.0
     assert found.spearman == pytest.approx(1.0)
 
 
 def test_where_nothing_ran_nothing_is_said() -> None:
-    nothing = judge(np.array([0.5, 0.4]), np.array([np.nan, np.nan]))
+    nothing = judge_scores(np.array([0.5, 0.4]), np.array([np.nan, np.nan]))
     assert (nothing.p_rmse, nothing.top_k, nothing.spearman) == (None, None, None)
     assert correlation("spearmanr", np.full(4, 0.5), np.arange(4.0)) is None
 
@@ -109,7 +109,7 @@ def test_figures_are_of_before_the_batch_was_seen(
     model.update(context, candidates, results)
     model.update(context, candidates, results)
     first, second = (one.scores[Arm.residual] for one in model.history)
-    assert first == judge(base, latency)
+    assert first == judge_scores(base, latency)
     assert first.p_rmse > 0.05
     assert (second.p_rmse, second.top_k) == (pytest.approx(0.0), 1.0)
     # The registered model learns nothing, so it is worth the same both times.
@@ -120,42 +120,44 @@ def test_figures_are_of_before_the_batch_was_seen(
 
 def test_lines_are_added_and_read(tmp_path: Path) -> None:
     file = tmp_path / "batches.jsonl"
-    assert read_lines(file) == []
+    assert read_batch_lines(file) == []
     lines = [a_line(16), a_line(32, "other", p_rmse=None), a_line(48)]
     for line in lines:
-        append_line(file, line)
-    assert read_lines(file) == lines
+        append_batch_line(file, line)
+    assert read_batch_lines(file) == lines
     assert json.loads(file.read_text().splitlines()[1])["p_rmse"] is None
 
 
 def test_a_killed_runs_half_line_is_dropped(tmp_path: Path) -> None:
     file = tmp_path / "batches.jsonl"
-    append_line(file, a_line(16))
-    append_line(file, a_line(32))
+    append_batch_line(file, a_line(16))
+    append_batch_line(file, a_line(32))
     whole = file.read_bytes()
     for cut in (1, 20, len(whole) // 2 - 1):
         file.write_bytes(whole[:-cut])
-        assert [line.trials for line in read_lines(file)] == [16]
-        append_line(file, a_line(32))
+        assert [line.trials for line in read_batch_lines(file)] == [16]
+        append_batch_line(file, a_line(32))
         assert file.read_bytes() == whole
 
 
 def test_a_damaged_line_between_whole_ones_is_told_and_kept(tmp_path: Path) -> None:
     file = tmp_path / "batches.jsonl"
-    append_line(file, a_line(16))
+    append_batch_line(file, a_line(16))
     file.write_text("{\n" + file.read_text())
-    append_line(file, a_line(32))
+    append_batch_line(file, a_line(32))
     assert file.read_text().startswith("{\n")
     with pytest.raises(TuneError, match=r"batches\.jsonl, line 1: expected a batch"):
-        read_lines(file)
+        read_batch_lines(file)
 
 
 def test_programs_that_are_measured_again_are_told_once(tmp_path: Path) -> None:
     file = tmp_path / "batches.jsonl"
     for trials in (16, 32, 48):
-        append_line(file, a_line(trials))
-    append_line(file, a_line(30, "other"))  # the database lost what came after the first batch
-    assert [(line.trials, line.task) for line in read_lines(file)] == [
+        append_batch_line(file, a_line(trials))
+    append_batch_line(
+        file, a_line(30, "other")
+    )  # the database lost what came after the first batch
+    assert [(line.trials, line.task) for line in read_batch_lines(file)] == [
         (16, "matmul"),
         (30, "other"),
     ]
@@ -166,4 +168,4 @@ def test_another_line_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "batches.jsonl"
     file.write_text(text)
     with pytest.raises(TuneError, match=r"line 1: expected a batch"):
-        read_lines(file)
+        read_batch_lines(file)

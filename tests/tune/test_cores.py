@@ -27,8 +27,8 @@ from tencost.register import registry
 from tencost.store.record_store import RecordStore
 from tencost.tracking import runs as tracking
 from tencost.tune.hosts import Host
-from tencost.tune.inputs import choose_model, starting_points
-from tencost.tune.library_export import Origin, write_library
+from tencost.tune.inputs import choose_model, run_starting_points
+from tencost.tune.library_export import LibraryOrigin, write_library
 from tencost.workers.hardware import resolve_hardware
 
 pytestmark = pytest.mark.tvm
@@ -78,13 +78,13 @@ def test_starting_points_of_as_many_cores_come_first(tmp_path: Path, cpu_intrins
     store.write(records_of(make_matmul(32), TARGET, "mine-1c"))
     no_bundle: Any = type("Model", (), {"bundle": None})
     told, out = console()
-    book = starting_points(cfg, no_bundle, store, told)
+    book = run_starting_points(cfg, no_bundle, store, told)
     assert book is not None
     assert book.hardware == "mine-1c"
     assert "no starting points of 2 cores in the store: those of mine-1c" in out.getvalue()
     store.write(records_of(make_matmul(48), hardware.target, "mine-2c"))
     told, out = console()
-    book = starting_points(cfg, no_bundle, store, told)
+    book = run_starting_points(cfg, no_bundle, store, told)
     assert book is not None
     assert (book.hardware, book.num_workloads) == ("mine-2c", 1)
     assert "no starting points of" not in out.getvalue()
@@ -96,7 +96,7 @@ def test_the_runners_have_as_many_threads(cores: int, tmp_path: Path) -> None:
     """Each is looked at while it waits to write its output, after the network ran."""
     network, library = two_layers(), tmp_path / "small.so"
     hardware = resolve_hardware(HardwareConfig(name="local", detect=True, cores=cores))
-    write_library(library, network, hardware, parallel(network), Origin("", 2, 0))
+    write_library(library, network, hardware, parallel(network), LibraryOrigin("", 2, 0))
     assert json.loads(library.with_suffix(".json").read_text())["cores"] == cores
     look = (
         "import runpy, sys; sys.argv = ['small.py']; runpy.run_path('small.py', run_name='__main__'); "

@@ -17,7 +17,7 @@ from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import MeasureError, RecordError
 from tencost.networks.network import NetworkTask
 from tencost.store.status import Status
-from tencost.tune.session import Batch, Session
+from tencost.tune.session import MeasuredBatch, TuningSession
 from tencost.tune.workfolder import WorkFolder, open_folder
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, WorkerPool
@@ -26,7 +26,7 @@ from tencost.workers.warm_worker import WarmWorker
 pytestmark = pytest.mark.tvm
 
 SCRIPT = str(Path(__file__).with_name("dying_worker.py"))
-Tune = Callable[[WorkFolder, Callable[[Batch], None]], Session]
+Tune = Callable[[WorkFolder, Callable[[MeasuredBatch], None]], TuningSession]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def pool(tmp_path: Path) -> Iterator[WorkerPool]:
 
 @pytest.fixture
 def tune(target: dict[str, Any], pool: WorkerPool, cpu_intrinsics: None) -> Tune:
-    def run(folder: WorkFolder, on_batch: Callable[[Batch], None]) -> Session:
+    def run(folder: WorkFolder, on_batch: Callable[[MeasuredBatch], None]) -> TuningSession:
         tasks = [
             NetworkTask(f"matmul_{size}", make_matmul(size), 1, 2.0 * size**3, None)
             for size in (32, 48)
@@ -82,7 +82,7 @@ def test_each_program_has_its_own_status(
 ) -> None:
     from tencost.tune.recording import Recorder
 
-    batches: list[Batch] = []
+    batches: list[MeasuredBatch] = []
     with open_folder(tmp_path / "tuned", "two", "local", target) as folder:
         session = tune(folder, batches.append)
         programs = folder.new_programs()
@@ -104,7 +104,7 @@ def test_a_worker_that_cannot_start_again_is_said_so(
 ) -> None:
     seen: list[int] = []
 
-    def break_it(_batch: Batch) -> None:
+    def break_it(_batch: MeasuredBatch) -> None:
         (worker,) = pool.workers
         worker.process._command = ["false"]
         worker.close()
@@ -122,7 +122,7 @@ def test_a_worker_that_cannot_start_again_is_said_so(
 def test_a_store_that_cannot_be_written_is_said_so(
     tmp_path: Path, target: dict[str, Any], tune: Tune, scratch: Path
 ) -> None:
-    def refuse(_batch: Batch) -> None:
+    def refuse(_batch: MeasuredBatch) -> None:
         raise RecordError("no place in the store")
 
     with (

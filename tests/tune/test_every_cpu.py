@@ -89,7 +89,8 @@ def test_tuning_takes_it_where_a_cpu_has_none(
     scores = same.predict(context, candidates)
     np.testing.assert_array_equal(found.model.predict(context, candidates), scores)
     other = load_cost_model(
-        make_bundle("random", "cpu"), device=attributes(replace(DESK, simd_bits=512, l1d_kib=64))
+        make_bundle("random", "cpu"),
+        device=attributes(replace(DESK, simd_bits=512, l1d_kib=64)),
     )
     assert (other.predict(context, candidates) != scores).any(), "it knows what it ranks for"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.programs.codegen.mutations import moved
+from tencost.programs.codegen.mutations import move_divisor
 from tencost.programs.trace.instructions import trace_values
 from tencost.tune.evolutionary_search import (
     FEWEST_SCORED,
@@ -60,11 +60,11 @@ def decision_search(context: Any, *, learn: bool = True) -> DecisionSearch:
 
 def test_a_moved_factor_keeps_product_and_limit() -> None:
     random = np.random.default_rng(0)
-    found = {moved((4, 2, 4, 2), 4, random) for _ in range(200)}
+    found = {move_divisor((4, 2, 4, 2), 4, random) for _ in range(200)}
     assert len(found) > 8
     assert all(math.prod(one) == 64 and one[-1] <= 4 for one in found)
-    assert moved((1, 1), 64, random) == (1, 1)
-    assert moved((7, 1), 4, random) == (7, 1)  # the only move is too long for the innermost
+    assert move_divisor((1, 1), 64, random) == (1, 1)
+    assert move_divisor((7, 1), 4, random) == (7, 1)  # the only move is too long for the innermost
 
 
 def test_it_finds_what_the_model_likes_and_makes_little_for_it(context: Any) -> None:

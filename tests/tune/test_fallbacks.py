@@ -18,7 +18,7 @@ from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.networks.sources.saved import save_network
 from tencost.programs.codegen import rules
 from tencost.tune import deploy
-from tencost.tune.deploy import compare, compile_network
+from tencost.tune.deploy import compile_network, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -50,7 +50,7 @@ def test_one_scatter_elements_leaves_the_rules_in_place(target: dict[str, Any]) 
     built = compile_network(network, target, None, by_rule=True, note=notes.append)
     assert not notes
     (output,) = Deployed(built, network).outputs()
-    assert compare(output, network.expected[0]).accepted
+    assert output_agreement(output, network.expected[0]).accepted
     mod = with_packed_weights(
         rules.schedule_rest(with_free_weights(network.deployable(target)), target)
     )
@@ -90,7 +90,7 @@ def test_one_operator_falls_back_and_is_named(
     assert note.startswith("operator fused_matmul_relu has TVM's default schedule")
     assert when != "scheduled" or note.endswith("no loop to tile")
     for found, expected in zip(Deployed(built, network).outputs(), network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted
 
 
 def test_compile_prints_the_line(
@@ -131,4 +131,4 @@ def test_what_falls_back_as_a_whole_says_so(
     assert "the whole network has TVM's default schedules" in note
     assert "the rules' target is none" in note
     for found, expected in zip(Deployed(built, network).outputs(), network.expected, strict=True):
-        assert compare(found, expected).accepted
+        assert output_agreement(found, expected).accepted

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tencost.networks.network import load_network
-from tencost.networks.sources.onnx import example
+from tencost.networks.sources.onnx import _example
 from tencost.tune.hosts import OnnxRuntime, onnx_runtime
 
 
 def test_onnx_runtime_runs_the_network(tmp_path: Path) -> None:
-    config = example(tmp_path)
+    config = _example(tmp_path)
     network = load_network(config, tmp_path)
     told: list[str] = []
     peer = onnx_runtime(config, tmp_path, network.inputs, 1, told.append)
@@ -26,7 +26,7 @@ def test_onnx_runtime_runs_the_network(tmp_path: Path) -> None:
 
 
 def test_what_it_cannot_run_is_said_in_one_line(tmp_path: Path) -> None:
-    config = replace(example(tmp_path), name="tiny")
+    config = replace(_example(tmp_path), name="tiny")
     told: list[str] = []
     assert onnx_runtime(config, tmp_path, {}, 1, told.append) is None
     (line,) = told
@@ -38,5 +38,5 @@ def test_without_its_packages_nothing_is_said(
 ) -> None:
     monkeypatch.setattr("tencost.tune.hosts.ONNX_PACKAGES", ("no_such_package",))
     told: list[str] = []
-    assert onnx_runtime(example(tmp_path), tmp_path, {}, 1, told.append) is None
+    assert onnx_runtime(_example(tmp_path), tmp_path, {}, 1, told.append) is None
     assert not told

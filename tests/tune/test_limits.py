@@ -38,23 +38,23 @@ def test_a_draft_without_differences_is_not_believed() -> None:
 
 @pytest.mark.parametrize(("off", "accepted"), [(0.5e-4, True), (2e-4, False), (0.05, False)])
 def test_a_network_may_differ_from_pytorch_by_so_much(off: float, accepted: bool) -> None:
-    from tencost.tune.deploy import compare
+    from tencost.tune.deploy import output_agreement
 
     expected = np.linspace(-1.0, 2.0, 31)
     found = expected.copy()
     found[3] += off * 2.0
-    assert compare(found, expected).accepted is accepted
+    assert output_agreement(found, expected).accepted is accepted
 
 
 def test_subnormal_outputs_say_nothing_and_differ_by_nothing() -> None:
     """As of a deep network with weights drawn at random, whose values shrink from layer to layer."""
-    from tencost.tune.deploy import compare
+    from tencost.tune.deploy import output_agreement
 
     expected = np.linspace(-5e-40, 2e-40, 31).astype(np.float32)
-    agreement = compare(expected * np.float32(1.05), expected)
+    agreement = output_agreement(expected * np.float32(1.05), expected)
     assert not agreement.differs
     assert "at most 5e-40" in agreement.degenerate
-    assert compare(np.float32(1e20) * expected, expected).differs
+    assert output_agreement(np.float32(1e20) * expected, expected).differs
 
 
 @pytest.mark.parametrize(

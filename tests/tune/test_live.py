@@ -18,23 +18,23 @@ from tencost.register import registry
 from tencost.register.start_records import ship
 from tencost.tracking import runs as tracking
 from tencost.tune import live
-from tencost.tune.live import Run
+from tencost.tune.live import LiveRun
 
 
-def made(champion_s: float, challenger_s: float, seed: int = 0) -> Run:
-    return Run("task", seed, champion_s, challenger_s, 1.0, math.nan)
+def made(champion_s: float, challenger_s: float, seed: int = 0) -> LiveRun:
+    return LiveRun("task", seed, champion_s, challenger_s, 1.0, math.nan)
 
 
 def test_speeds_are_averaged_as_factors_with_an_interval() -> None:
-    found = live.summarize([made(2.0, 1.0), made(1.0, 2.0)])
+    found = live.summarize_runs([made(2.0, 1.0), made(1.0, 2.0)])
     assert found.speed == pytest.approx(1.0)
     assert found.low < 1.0 < found.high
     assert found.word == "even"
-    ahead = live.summarize([made(1.2, 1.0), made(1.21, 1.0), made(1.19, 1.0)])
+    ahead = live.summarize_runs([made(1.2, 1.0), made(1.21, 1.0), made(1.19, 1.0)])
     assert (ahead.word, round(ahead.speed, 2)) == ("ahead", 1.2)
-    behind = live.summarize([made(1.0, 1.2), made(1.0, 1.21), made(1.0, 1.19)])
+    behind = live.summarize_runs([made(1.0, 1.2), made(1.0, 1.21), made(1.0, 1.19)])
     assert behind.word == "behind"
-    assert live.summarize([made(2.0, 1.0)]).word == "even"  # one run has no interval
+    assert live.summarize_runs([made(2.0, 1.0)]).word == "even"  # one run has no interval
 
 
 def version(client: Any, number: int, run_id: str, alias: str) -> None:
@@ -60,8 +60,8 @@ def test_the_verdict_is_a_note_on_the_version(toy_project: Path, tmp_path: Path)
     version(client, 2, run_id, registry.CHALLENGER)
     champion, challenger = live.versions(client, "local")
     assert (champion.number, challenger.number) == (1, 2)
-    found = live.summarize([made(1.2, 1.0), made(1.21, 1.0, seed=1)])
-    live.note(client, champion, challenger, found, 64)
+    found = live.summarize_runs([made(1.2, 1.0), made(1.21, 1.0, seed=1)])
+    live.note_verdict(client, champion, challenger, found, 64)
     (_, noted) = registry.list_versions(client, challenger.name)
     told = noted.tags["live"]
     assert told.startswith("ahead: its programs are 1.205 [")
@@ -99,9 +99,11 @@ def test_two_models_tune_and_are_compared(
     tuner = TunerConfig(trials=8, population=16, generations=1, starts=0, register_tiles=False)
     hardware = HardwareConfig(name="local", target=target)
     pool = WorkerPool(MeasureOptions(number=1, repeat=1, min_repeat_ms=0))
-    told: list[Run] = []
+    told: list[LiveRun] = []
     try:
-        found = live.compare(left, sides, hardware, tuner, pool, tmp_path, range(2), told.append)
+        found = live.tune_both_sides(
+            left, sides, hardware, tuner, pool, tmp_path, range(2), told.append
+        )
     finally:
         pool.close()
     assert tuple(told) == found.runs

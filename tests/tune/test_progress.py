@@ -15,8 +15,8 @@ from tencost.networks.network import NetworkTask
 from tencost.tune.batches import Score
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
-from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, state
-from tencost.tune.session import Batch
+from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, progress_line
+from tencost.tune.session import MeasuredBatch
 
 pytestmark = pytest.mark.tvm
 
@@ -24,13 +24,15 @@ FLOP = 2.0 * 32**3
 ROOFED = HardwareConfig(name="mine", target={"kind": "llvm"}, peak_gflops=1.0, bandwidth_gbs=1e3)
 
 
-def batch(name: str, total_s: float, spearman: float | None = 0.52, **of_round: Any) -> Batch:
+def batch(
+    name: str, total_s: float, spearman: float | None = 0.52, **of_round: Any
+) -> MeasuredBatch:
     values: dict[str, Any] = {
         "task": name, "num_measured": 8, "arm": Arm.residual, "next_arm": Arm.residual, "residual_weight": 0.5,
         "scores": {Arm.residual: Score(None, None, spearman)}, **of_round,
     }  # fmt: skip
     task = NetworkTask(name, None, 1, FLOP, None)
-    return Batch(task, 64, (), Round(**values), total_s, total_s, elapsed_s=30.0)
+    return MeasuredBatch(task, 64, (), Round(**values), total_s, total_s, elapsed_s=30.0)
 
 
 def outlook(hardware: HardwareConfig, latency_s: float) -> Outlook:
@@ -43,7 +45,7 @@ def test_network_gain_and_time_left() -> None:
     found = outlook(ROOFED, 1e-3)
     found.beyond_s = 0.5e-3
     assert found.above_s == pytest.approx(2 * (1e-3 - FLOP / 1e9))
-    told = state(batch("matmul", 2e-3), found, remaining_s=60.0)
+    told = progress_line(batch("matmul", 2e-3), found, remaining_s=60.0)
     assert told == "network 2.500 ms, 1.869 to gain, 1:00 left, rank +0.52, matmul"
 
 
@@ -51,7 +53,7 @@ def test_what_is_not_known_is_not_said() -> None:
     found = outlook(HardwareConfig(name="mine", target={"kind": "llvm"}), 1e-3)
     assert found.above_s is None
     assert not found.placed()
-    told = state(batch("matmul", 2e-3, spearman=None), found, remaining_s=0.0)
+    told = progress_line(batch("matmul", 2e-3, spearman=None), found, remaining_s=0.0)
     assert told == "tasks 2.000 ms, 0:00 left, matmul"
 
 
@@ -59,7 +61,9 @@ def test_the_line_is_not_wider_than_it_may_be() -> None:
     found = outlook(ROOFED, 0.6)
     found.beyond_s = 0.25
     name = "fused_conv2d_add_subtract_divide_multiply_add_relu"
-    told = state(batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, remaining_s=120_000)
+    told = progress_line(
+        batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, remaining_s=120_000
+    )
     assert told.startswith("network 1450.000 ms, 1199.869 to gain, 33:20:00 left")
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, force_terminal=True, color_system=None)

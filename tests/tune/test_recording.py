@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tencost.config import HardwareConfig, TunerConfig
-from tencost.store.modules import read_modules
+from tencost.store.modules import stored_modules
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
 from tencost.tune.curve import CurvePoint
@@ -154,7 +154,7 @@ def test_each_run_has_an_id_and_modules_go_beside_the_store(recorder: Any, tmp_p
     uri = str(tmp_path / "store")
     recorder.keep_modules(uri)
     again.keep_modules(uri)
-    (row,) = read_modules(uri).to_dicts()
+    (row,) = stored_modules(uri).to_dicts()
     (task,) = recorder.tasks.values()
     assert (row["workload_id"], row["task_name"]) == (next(iter(recorder.tasks)), "matmul")
     assert structural_equal(load_json(row["mod_json"]), task.mod)

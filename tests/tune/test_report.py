@@ -16,9 +16,9 @@ from rich.console import Console
 
 from tencost.config.composition import compose
 from tencost.errors import ProfileError, TuneError
-from tencost.tune.batches import BatchLine, append_line
+from tencost.tune.batches import BatchLine, append_batch_line
 from tencost.tune.curve import CurvePoint, append_point
-from tencost.tune.report import Curves, ahead, report
+from tencost.tune.report import Curves, ahead, report_runs
 
 PROJECT = Path(__file__).resolve().parents[2]
 Make = Callable[..., Path]
@@ -51,7 +51,7 @@ def make_run(
         for task, values in errors.items():
             if at < len(values):
                 trials += 16
-                append_line(folder / "batches.jsonl", line(trials, task, values[at], model))
+                append_batch_line(folder / "batches.jsonl", line(trials, task, values[at], model))
                 append_point(
                     folder / "tuning_curve.csv",
                     CurvePoint(trials=trials, total_latency_s=final_s, task=task),
@@ -76,7 +76,7 @@ def reported(root: Path, runs: list[Path | str], *labels: str, arms: bool = Fals
     """Report runs; return the rows of report.csv by (label, metric, batch or trials), and what was printed."""
     cfg, _ = compose([])
     out = io.StringIO()
-    folder = report(
+    folder = report_runs(
         [str(run) for run in runs], labels, root / "out", cfg, root, arms=arms, console=Console(file=out, width=200)
     )  # fmt: skip
     with (folder / "report.csv").open(newline="") as file:

@@ -11,7 +11,7 @@ from scratch_sessions import scratch_session
 from matmuls import make_matmul
 from tencost.config import HardwareConfig, TunerConfig
 from tencost.store.status import Status
-from tencost.tune.session import Batch, Session, round_size
+from tencost.tune.session import MeasuredBatch, TuningSession, round_size
 from tencost.tune.workfolder import WorkFolder, open_folder
 
 pytestmark = pytest.mark.tvm
@@ -40,16 +40,16 @@ def tasks() -> list[Any]:
 @pytest.fixture
 def tune(
     tasks: list[Any], target: dict[str, Any], pool: Any, cpu_intrinsics: None
-) -> Callable[..., tuple[Session, Any, list[Batch], Any]]:
+) -> Callable[..., tuple[TuningSession, Any, list[MeasuredBatch], Any]]:
     def run(
         folder: WorkFolder,
         trials: int,
-        on_batch: Callable[[Batch], None] = lambda batch: None,
+        on_batch: Callable[[MeasuredBatch], None] = lambda batch: None,
         **changes: Any,
-    ) -> tuple[Session, Any, list[Batch], Any]:
-        batches: list[Batch] = []
+    ) -> tuple[TuningSession, Any, list[MeasuredBatch], Any]:
+        batches: list[MeasuredBatch] = []
 
-        def note(batch: Batch) -> None:
+        def note(batch: MeasuredBatch) -> None:
             batches.append(batch)
             on_batch(batch)
 

@@ -11,7 +11,7 @@ from tvm import te, topi
 from tvm.s_tir import meta_schedule as ms
 
 from tencost.programs.codegen.refit import plain_values, sketch
-from tencost.programs.codegen.seeds import seeds
+from tencost.programs.codegen.seeds import task_seeds
 from tencost.programs.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.evolutionary_search import DecisionSearch
@@ -71,26 +71,26 @@ def searching(make_bundle: Any, starts: int) -> tuple[Any, list[Any], Any]:
 def test_seeds_are_different_programs_and_the_best_comes_first() -> None:
     context = context_of(dense())
     spaces = context.generate_design_space()
-    found = seeds(context, spaces, SEEDS, 0)
+    found = task_seeds(context, spaces, SEEDS, 0)
     assert 1 < len(found) <= SEEDS
     assert len({str(one.sch.mod) for one in found}) == len(found)
     assert "T.vectorized" in str(found[0].sch.mod)
-    (again,) = seeds(context, spaces, 1, 0)
+    (again,) = task_seeds(context, spaces, 1, 0)
     assert str(again.sch.mod) == str(found[0].sch.mod)
 
 
 def test_no_seeds_where_there_is_no_such_space() -> None:
     product = context_of(dense(), ms.space_generator.PostOrderApply())
-    assert seeds(product, product.generate_design_space(), SEEDS, 0) == []
+    assert task_seeds(product, product.generate_design_space(), SEEDS, 0) == []
     other = context_of(softmax())
-    assert seeds(other, other.generate_design_space(), SEEDS, 0) == []
+    assert task_seeds(other, other.generate_design_space(), SEEDS, 0) == []
 
 
 def test_the_search_measures_seeds_first_and_evolves_them(make_bundle: Any) -> None:
     context, spaces, strategy = searching(make_bundle, 4)
     first = strategy.generate_measure_candidates()
     assert first is not None
-    expected = [str(one.sch.mod) for one in seeds(context, spaces, 4, 1)]
+    expected = [str(one.sch.mod) for one in task_seeds(context, spaces, 4, 1)]
     assert {str(one.sch.mod) for one in first} == set(expected)
     near = DecisionSearch(context, spaces, 16, 1, 0)
     near.learn(first, 1e-6 * np.arange(1.0, 1 + len(first)))
@@ -105,7 +105,7 @@ def test_without_starting_points_there_are_no_seeds(make_bundle: Any) -> None:
 def test_a_run_that_goes_on_does_not_stop_at_seeds_that_it_knows(make_bundle: Any) -> None:
     context, model = context_of(dense()), load_cost_model(make_bundle("random"))
     spaces = context.generate_design_space()
-    known = {program_key(one.sch.mod) for one in seeds(context, spaces, SEEDS, 1)}
+    known = {program_key(one.sch.mod) for one in task_seeds(context, spaces, SEEDS, 1)}
     strategy = ResumableSearch(16, 1, set(known), lambda: 64)
     strategy._initialize_with_tune_context(context)
     strategy.pre_tuning(64, 4, spaces, ms.database.MemoryDatabase(), model)

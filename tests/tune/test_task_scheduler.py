@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tencost.tune.task_scheduler import CAP, FAITH, HALF, History, SecondsScheduler, Turn
+from tencost.tune.task_scheduler import CAP, FAITH, HALF, SecondsScheduler, TaskHistory, Turn
 
 pytestmark = pytest.mark.tvm
 
@@ -42,12 +42,12 @@ class Tuning:
         return [int(self.scheduler.next_task_id()) for _ in range(count)]
 
 
-def history(*gains: float, seconds: float = 10.0) -> History:
-    return History([Turn(16, seconds, 1.0, 1.0 - gain) for gain in gains])
+def history(*gains: float, seconds: float = 10.0) -> TaskHistory:
+    return TaskHistory([Turn(16, seconds, 1.0, 1.0 - gain) for gain in gains])
 
 
 def test_a_promise_is_of_what_was_gained_and_what_it_cost() -> None:
-    assert History().promise() == 0.0
+    assert TaskHistory().promise() == 0.0
     assert history(0.05).promise() > history(0.01).promise() > history(0.0).promise()
     assert history(0.05, seconds=5.0).promise() == 2 * history(0.05).promise()
     assert history(0.9).promise() == history(2 * CAP).promise()

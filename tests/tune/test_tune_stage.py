@@ -18,7 +18,7 @@ from tencost.networks.lowering import fuse
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
 from tencost.records.network_times.runs import read_runs
-from tencost.tune.batches import read_lines
+from tencost.tune.batches import read_batch_lines
 from tencost.tune.curve import read_points
 from tencost.tune.stage import run
 from tencost.workers.hardware import resolve_hardware
@@ -109,7 +109,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert [points[0].trials, points[-1].trials] == [0, 16]
     assert points[-1].total_latency_s <= points[0].total_latency_s
     assert points[-1].model == str(bundle)
-    lines = read_lines(folder / "batches.jsonl")
+    lines = read_batch_lines(folder / "batches.jsonl")
     assert [line.trials for line in lines] == [point.trials for point in points[1:]]
     assert [line.spearman for line in lines] == [point.spearman for point in points[1:]]
     assert {line.model for line in lines} == {str(bundle)}
@@ -136,7 +136,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     again = run(config(**{"tuner.trials": 24, "model_uri": bundle, **compared}), root)
     assert again == folder
     assert read_points(folder / "tuning_curve.csv")[: len(points)] == points
-    assert read_lines(folder / "batches.jsonl")[: len(lines)] == lines
+    assert read_batch_lines(folder / "batches.jsonl")[: len(lines)] == lines
     report = json.loads((folder / "report.json").read_text())
     assert report["trials"] == 24
     records = (copy / "database_tuning_record.json").read_text().splitlines()
@@ -168,7 +168,7 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
     assert {"tune/p_rmse", "tune/top_k", "tune/model_p_rmse", "tune/residual_top_k"} <= metrics
     steps = rows(root, "select step from metrics where key = 'tune/p_rmse' order by step")
     assert [step for (step,) in steps] == [
-        line.trials for line in read_lines(folder / "batches.jsonl")
+        line.trials for line in read_batch_lines(folder / "batches.jsonl")
     ]
     kept = {path.name for path in (root / "mlruns" / "artifacts").rglob("*") if path.is_file()}
     assert {"database_workload.json", "database_tuning_record.json", "tuning_curve.png"} <= kept

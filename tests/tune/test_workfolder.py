@@ -25,7 +25,7 @@ from tencost.tune.workfolder import (
     check_database,
     has_programs,
     open_folder,
-    write_report,
+    write_run_report,
 )
 
 TARGET = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}
@@ -301,5 +301,5 @@ def test_what_could_run_code_of_others_is_refused_before_tvm_reads_it(
 def test_artifacts_are_what_there_is(tmp_path: Path) -> None:
     with opened(tmp_path) as folder:
         assert [path.name for path in artifacts(folder)] == ["session.json"]
-        write_report(folder, {"trials": 3})
+        write_run_report(folder, {"trials": 3})
         assert [path.name for path in artifacts(folder)] == ["report.json", "session.json"]

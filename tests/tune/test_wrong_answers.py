@@ -15,7 +15,7 @@ from tencost.config import HardwareConfig, TunerConfig
 from tencost.errors import TuneError
 from tencost.networks.network import NetworkTask
 from tencost.store.status import Status
-from tencost.tune.session import Batch, Session
+from tencost.tune.session import MeasuredBatch, TuningSession
 from tencost.tune.workfolder import WorkFolder, open_folder
 
 pytestmark = pytest.mark.tvm
@@ -81,9 +81,9 @@ def tune(
     target: dict[str, Any],
     pool: Any,
     **changes: Any,
-) -> tuple[Session, list[Batch], Any]:
+) -> tuple[TuningSession, list[MeasuredBatch], Any]:
     space = {"starts": 0, "register_tiles": False} | changes  # the rule's own programs are meant
-    batches: list[Batch] = []
+    batches: list[MeasuredBatch] = []
     session = scratch_session(
         folder, [task], target, pool, batches.append, trials=16, seed=1, **space
     )

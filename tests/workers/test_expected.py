@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from matmuls import make_matmul
-from tencost.workers.expected import Array, Expected, Facts, draw, make_expected, read_facts
+from tencost.workers.expected import (
+    Array,
+    Expected,
+    Facts,
+    draw_arguments,
+    make_expected,
+    read_facts,
+)
 
 pytestmark = pytest.mark.tvm
 
@@ -40,7 +47,7 @@ def test_half_precision_tolerates_more_but_not_anything() -> None:
     k = te.reduce_axis((0, 4096), name="k")
     facts = read_facts(workload([a, te.compute((8,), lambda i: te.sum(a[i, k], axis=k))]))
     assert facts.tolerance == 0.1
-    assert draw(facts)[0].dtype == np.float16
+    assert draw_arguments(facts)[0].dtype == np.float16
 
 
 @pytest.mark.parametrize(
@@ -63,12 +70,12 @@ def test_an_index_stays_inside_what_it_indexes(
     computed = te.compute((8,), lambda i: index(rows[i]), name="computed")
     facts = read_facts(workload([table, rows, topi.take(table, computed, axis=0, **options)]))
     assert facts.below[1] == below
-    assert draw(facts)[1].max() < below
-    assert draw(facts)[1].min() >= 0
+    assert draw_arguments(facts)[1].max() < below
+    assert draw_arguments(facts)[1].min() >= 0
 
 
 def test_inputs_are_the_same_ones_each_time_and_of_both_signs() -> None:
-    first, second = draw(SUM), draw(SUM)
+    first, second = draw_arguments(SUM), draw_arguments(SUM)
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert first[0].min() < -0.5 < 0.5 < first[0].max()
     assert np.abs(first[0]).max() <= 1.0
@@ -142,13 +149,13 @@ def test_integers_are_exact_unless_a_float_was_rounded_to_them() -> None:
 
 def test_the_inputs_are_those_of_earlier_releases() -> None:
     """Files with expected outputs are kept; their inputs are drawn again."""
-    numbers, integers = draw(Facts(["float32", "int64"], [[3], [4]], [8, 8], 1, 2**-23))
+    numbers, integers = draw_arguments(Facts(["float32", "int64"], [[3], [4]], [8, 8], 1, 2**-23))
     np.testing.assert_allclose(numbers, [0.784505, -0.4398482, -0.4767215], rtol=1e-6)
     assert integers.tolist() == [3, 7, 0, 1]
 
 
 def test_integers_and_truth_values_take_all_their_values() -> None:
-    integers, truths, positive = draw(
+    integers, truths, positive = draw_arguments(
         Facts(["uint8", "bool", "float32"], [[999]] * 3, [8, 8, 8], 1, 2**-23, positive=True)
     )
     assert set(integers.tolist()) == set(range(8))
@@ -163,14 +170,14 @@ def test_types_that_numpy_lacks(tmp_path: Path) -> None:
     a = te.placeholder((8, 64), dtype="bfloat16", name="a")
     facts = read_facts(workload([a, te.compute((8, 64), lambda i, j: a[i, j] + a[i, j])]))
     assert (facts.reduction, facts.epsilon, facts.below) == (1, 2**-7, [8, 8])
-    given = draw(facts)[0]
+    given = draw_arguments(facts)[0]
     assert str(given.dtype) == "bfloat16"
     Expected(facts, {1: given + given}).save(tmp_path / "one.npz")
     expected = Expected.load(tmp_path / "one.npz")
     assert expected.difference([given, given + given]).max_abs == 0
     assert not expected.difference([given, given]).accepted
     with pytest.raises(ValueError, match="no random values of type 'float31'"):
-        draw(Facts(["float31"], [[1]], [8], 1, 0.0))
+        draw_arguments(Facts(["float31"], [[1]], [8], 1, 0.0))
 
 
 def test_the_coarsest_type_on_the_way_decides_what_is_tolerated() -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from matmuls import make_matmul
-from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.collection import CollectedTask, Collection, ProgramOrigin
 from tencost.measure.programs import ProgramSpace
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.store.status import Status, Timing
@@ -43,7 +43,7 @@ def programs(workload: Path, target: dict[str, Any]) -> list[LoggedProgram]:
     shash, lines = space.lines(space.random(40, set()).schedules)
     task = CollectedTask("matmul", "matmul", "matmul", text, 2.0 * 64**3, ("one",))
     collection = Collection(workload.parent / "collection")
-    collection.write_programs(task, shash, lines, Origin(3, False, ("random",) * 40))
+    collection.write_programs(task, shash, lines, ProgramOrigin(3, False, ("random",) * 40))
     return collection.programs(task)
 
 

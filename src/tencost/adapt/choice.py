@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tencost.adapt.pool import Pool
+from tencost.adapt.pool import LabelPool
 from tencost.features.rows.ragged import FloatArray, IntArray
 from tencost.models.programs.ranker import Scores
 
@@ -21,7 +21,7 @@ _TOWARDS_BEST = 1.5
 """Power of the even spacing over the model's order: more programs where the model likes them."""
 
 
-def diverse(pool: Pool, columns: FloatArray, count: int, per_task: int, seed: int) -> IntArray:
+def diverse(pool: LabelPool, columns: FloatArray, count: int, per_task: int, seed: int) -> IntArray:
     """Return positions of programs to label, in order; the first n of a larger choice are the choice of n.
 
     Args:
@@ -37,7 +37,7 @@ def diverse(pool: Pool, columns: FloatArray, count: int, per_task: int, seed: in
 
 
 def uncertain(
-    pool: Pool,
+    pool: LabelPool,
     committee: Sequence[Scores],
     labelled: IntArray,
     count: int,
@@ -65,7 +65,7 @@ def uncertain(
     return _in_turns(pool, tasks, opinions.mean(axis=0), count, per_task, generator, free)
 
 
-def _task_means(pool: Pool, columns: FloatArray) -> Scores:
+def _task_means(pool: LabelPool, columns: FloatArray) -> Scores:
     spread = columns.std(axis=0)
     used = spread > 1e-6
     standard = (columns[:, used] - columns[:, used].mean(axis=0)) / spread[used]
@@ -87,7 +87,7 @@ def _far_apart(points: Scores, generator: np.random.Generator) -> IntArray:
 
 
 def _in_turns(
-    pool: Pool,
+    pool: LabelPool,
     tasks: IntArray,
     score: Scores,
     count: int,

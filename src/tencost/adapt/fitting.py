@@ -56,7 +56,7 @@ _MODEST: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceModel:
     """The model that is adapted.
 
     Attributes:
@@ -74,7 +74,7 @@ class Source:
         return self.info.feature_spec
 
 
-class LeftOut(NamedTuple):
+class HeldOutMetric(NamedTuple):
     """A metric on labelled tasks that the adaptation did not see: means over tasks.
 
     Attributes:
@@ -96,7 +96,7 @@ class Adapted:
     ranker: Ranker
 
 
-def adapt(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> Adapted:
+def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> Adapted:
     """Make the model of the new hardware.
 
     Args:
@@ -153,7 +153,7 @@ def _splitting(config: ModelConfig) -> ModelConfig:
     return config
 
 
-def correction(source: Source, labels: Samples) -> CorrectedConfig:
+def correction(source: SourceModel, labels: Samples) -> CorrectedConfig:
     """Return the settings of a correction that so many labels can teach."""
     many = len(labels) >= MANY
     parts = [name for name, part in kind_of(source.spec).parts.items() if part.one_row]
@@ -183,7 +183,9 @@ def score_weight(scaled: Scores, labels: Samples) -> float:
     return float(_WEIGHTS[int(np.argmin(slopes))])
 
 
-def left_out(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> dict[str, LeftOut]:
+def judge_held_out(
+    source: SourceModel, mode: AdaptMode, labels: Samples, seed: int
+) -> dict[str, HeldOutMetric]:
     """Judge an adaptation by labelled tasks that it did not see: a fifth of them at a time, learning from the others.
 
     Returns:
@@ -210,15 +212,15 @@ def left_out(source: Source, mode: AdaptMode, labels: Samples, seed: int) -> dic
     for name in ("pairwise", "top1"):
         old, new = (np.array([task[name] for task in tasks]) for tasks in (before, after))
         gain = seed_interval((new - old).tolist())
-        figures[name] = LeftOut(float(old.mean()), float(new.mean()), gain)
+        figures[name] = HeldOutMetric(float(old.mean()), float(new.mean()), gain)
     return figures
 
 
-def gains(figures: dict[str, LeftOut]) -> bool:
+def gains(figures: dict[str, HeldOutMetric]) -> bool:
     """Say whether tasks that were left out show that an adapted model is better, beyond what chance may do.
 
     Args:
-        figures: of :func:`left_out`; empty ones show nothing.
+        figures: of :func:`judge_held_out`; empty ones show nothing.
     """
     return DECIDES in figures and figures[DECIDES].gain.low > 0.0
 
@@ -236,7 +238,7 @@ def _by_task(labels: Samples, scores: Scores) -> list[dict[str, float]]:
 
 
 def committee(
-    source: Source, labels: Samples, features: Ragged, seed: int, members: int = 5
+    source: SourceModel, labels: Samples, features: Ragged, seed: int, members: int = 5
 ) -> list[Scores]:
     """Return what corrections say that were learnt from tasks drawn with replacement, float64 [N] each."""
     generator = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tencost.config import Config, MeasureConfig
 from tencost.errors import MeasureError
 from tencost.measure import stage as measuring
-from tencost.measure.collection import CollectedTask, Collection, Origin
+from tencost.measure.collection import CollectedTask, Collection, ProgramOrigin
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.store.ids import program_id
 from tencost.store.status import timing_from_log
@@ -109,13 +109,15 @@ class Labeller:
             programs, lines = source.programs(task), source.program_lines(task)
             # A line that is no program stands in the file, too: places count programs.
             texts = [lines[programs[place].line - 1] for place in fresh]
-            before = self.collection.origin(target) or Origin(self._cfg.measure.seed, False, ())
+            before = self.collection.origin(target) or ProgramOrigin(
+                self._cfg.measure.seed, False, ()
+            )
             origins = (*before.origins, *[f"chosen of {source.name}"] * len(fresh))
             self.collection.write_programs(
                 target,
                 programs[fresh[0]].workload.shash,
                 [*self.collection.program_lines(target), *texts],
-                Origin(before.seed, False, origins),
+                ProgramOrigin(before.seed, False, origins),
             )
         self.collection.write_index()
 

@@ -25,7 +25,7 @@ from tencost.train.data import Data
 
 
 @dataclass(frozen=True)
-class Pool:
+class LabelPool:
     """N programs that may be labelled, each with features.
 
     Attributes:
@@ -83,7 +83,7 @@ def read_pool(
     *,
     recorded: bool,
     ranker: Ranker | None = None,
-) -> Pool:
+) -> LabelPool:
     """Join what a dataset has with what a model says.
 
     Args:
@@ -119,7 +119,7 @@ def read_pool(
     score = (ranker or bundle.ranker).predict(rows)
     measured = pl.when((pl.col("status") == "ok") & (pl.col("hardware") == hardware.name))
     latency = chosen.select(measured.then(pl.col("latency_s")).fill_null(float("nan"))).to_series()
-    return Pool(
+    return LabelPool(
         np.asarray(chosen["program_id"].to_list(), dtype=np.str_),
         np.asarray(workloads, dtype=np.str_),
         group,

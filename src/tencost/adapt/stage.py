@@ -22,19 +22,19 @@ from tencost.adapt.fitting import (
     DECIDES,
     LEAST_TASKS,
     Adapted,
-    LeftOut,
-    Source,
+    HeldOutMetric,
+    SourceModel,
     adapt,
     committee,
     gains,
-    left_out,
+    judge_held_out,
 )
 from tencost.adapt.measuring import Labeller
-from tencost.adapt.pool import Pool, device_values, read_pool
+from tencost.adapt.pool import LabelPool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
 from tencost.features.rows.ragged import IntArray
-from tencost.features.rows.summary import summarize
+from tencost.features.rows.summary import summarize_programs
 from tencost.models.programs.bundle import (
     Bundle,
     BundleInfo,
@@ -63,7 +63,7 @@ _Ask = Callable[[IntArray], npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class LabelledPrograms:
     """What was labelled: positions in the pool, seconds (NaN for a failure), float64 [n], and where they come from."""
 
     positions: IntArray
@@ -88,8 +88,8 @@ class _Outcome:
     """
 
     mode: AdaptMode
-    chosen: Chosen
-    figures: dict[str, LeftOut]
+    chosen: LabelledPrograms
+    figures: dict[str, HeldOutMetric]
     champion: Version | None
 
     @property
@@ -171,7 +171,7 @@ def run(cfg: Config, root: Path) -> Version:
     if count and not recorded:
         (check_device if hardware.runner is RunnerKind.local else check_target)(hardware)
     pool = read_pool(data, bundle, hardware, recorded=recorded)
-    source = Source(bundle.ranker, bundle.info, pool.spread)
+    source = SourceModel(bundle.ranker, bundle.info, pool.spread)
     with tracking.start_run(
         cfg, root, stage="adapt", name=f"adapt {hardware.name}", parameters=_parameters(cfg)
     ) as tracked:
@@ -184,7 +184,7 @@ def run(cfg: Config, root: Path) -> Version:
             )
         adapted = adapt(source, mode, labels, cfg.seeds[0])
         _check_ranks(adapted, pool, labels)
-        figures = left_out(source, mode, labels, cfg.seeds[0])
+        figures = judge_held_out(source, mode, labels, cfg.seeds[0])
         tracked.log_metrics(_metrics(chosen, figures))
         client = registry.connect(tracking.setup(root, cfg.experiment_name))
         champion = registry.find_champion(client, registry.model_name(hardware.name))
@@ -217,7 +217,9 @@ def run(cfg: Config, root: Path) -> Version:
     return version
 
 
-def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: _Ask) -> Chosen:
+def choose_and_label(
+    pool: LabelPool, source: SourceModel, count: int, cfg: Config, seed: int, ask: _Ask
+) -> LabelledPrograms:
     """Choose and label: diverse programs first, then those that corrections of these labels disagree about.
 
     Args:
@@ -228,7 +230,7 @@ def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: 
         seed: of the choice.
         ask: positions -> seconds.
     """
-    columns, per_task = summarize(pool.features, source.spec), cfg.adapt.programs_per_task
+    columns, per_task = summarize_programs(pool.features, source.spec), cfg.adapt.programs_per_task
     first = count - int(cfg.adapt.uncertain_share * count) // per_task * per_task
     positions = diverse(pool, columns, first, per_task, seed)
     seconds = ask(positions)
@@ -238,7 +240,7 @@ def choose(pool: Pool, source: Source, count: int, cfg: Config, seed: int, ask: 
         further = uncertain(pool, opinions, positions, count - first, per_task, seed)
         seconds = np.concatenate([seconds, ask(further)])
         positions = np.concatenate([positions, further])
-    return Chosen(positions, seconds, "")
+    return LabelledPrograms(positions, seconds, "")
 
 
 def _source(cfg: Config, root: Path) -> Bundle:
@@ -269,17 +271,17 @@ def _recorded(cfg: Config, data: Data) -> bool:
 
 
 def _label(
-    cfg: Config, root: Path, pool: Pool, source: Source, count: int, *, recorded: bool
-) -> Chosen:
+    cfg: Config, root: Path, pool: LabelPool, source: SourceModel, count: int, *, recorded: bool
+) -> LabelledPrograms:
     if count == 0:
-        return Chosen(np.zeros(0, np.int64), np.zeros(0), "none")
+        return LabelledPrograms(np.zeros(0, np.int64), np.zeros(0), "none")
     if len(pool) < count:
         raise TrainError(
             f"expected at least {count} programs to label outside the test part of split {cfg.split_name}, found "
             f"{len(pool)} in {cfg.dataset.name}. Ask for fewer: labels={len(pool)}"
         )
     if recorded:
-        chosen = choose(
+        chosen = choose_and_label(
             pool, source, count, cfg, cfg.seeds[0], lambda positions: pool.latency_s[positions]
         )
         return replace(chosen, how=f"records of {cfg.dataset.name}")
@@ -288,12 +290,12 @@ def _label(
     def measure(positions: IntArray) -> npt.NDArray[np.float64]:
         return labeller.measure(pool.program_id[positions].tolist())
 
-    chosen = choose(pool, source, count, cfg, cfg.seeds[0], measure)
+    chosen = choose_and_label(pool, source, count, cfg, cfg.seeds[0], measure)
     folder = labeller.collection.path.relative_to(root)
     return replace(chosen, how=f"measured here, kept in {folder}")
 
 
-def _check_ranks(adapted: Adapted, pool: Pool, labels: Samples) -> None:
+def _check_ranks(adapted: Adapted, pool: LabelPool, labels: Samples) -> None:
     """Refuse a model that scores all programs alike, as one from a handful of labels may: it could not be loaded."""
     if len(np.unique(adapted.ranker.predict(pool.features))) == 1:
         raise TrainError(
@@ -307,9 +309,9 @@ def _info(
     data: Data,
     bundle: Bundle,
     adapted: Adapted,
-    pool: Pool,
+    pool: LabelPool,
     labels: Samples,
-    figures: dict[str, LeftOut],
+    figures: dict[str, HeldOutMetric],
 ) -> BundleInfo:
     """Say what the adapted model is; its scores have the spread that the first model's have on the same programs."""
     calibration = bundle.info.calibration
@@ -380,7 +382,7 @@ def _settle(client: Any, version: Version, cfg: Config, outcome: _Outcome, sourc
     return registry.numbered(registry.list_versions(client, version.name), version.number)
 
 
-def _metrics(chosen: Chosen, figures: dict[str, LeftOut]) -> dict[str, float]:
+def _metrics(chosen: LabelledPrograms, figures: dict[str, HeldOutMetric]) -> dict[str, float]:
     metrics = {"adapt/labels": float(len(chosen.positions)), "adapt/failed": chosen.failed}
     for name, figure in figures.items():
         metrics[f"adapt/as_it_was_{name}"] = figure.before
@@ -401,7 +403,7 @@ def _parameters(cfg: Config) -> dict[str, str]:
     return parameters
 
 
-def _print(version: Version, pool: Pool, outcome: _Outcome) -> None:
+def _print(version: Version, pool: LabelPool, outcome: _Outcome) -> None:
     console, chosen = Console(stderr=True), outcome.chosen
     count = len(chosen.positions)
     if count:

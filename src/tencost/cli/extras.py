@@ -80,7 +80,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 choices need (a model family, a network's source) is found missing when it is imported: see `missing`."""
 
 
-def require(command: str) -> None:
+def require_extra(command: str) -> None:
     """Make sure that a command can start.
 
     Args:

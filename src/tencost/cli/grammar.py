@@ -71,7 +71,7 @@ class Names(Text):
         return [name.strip() for name in names.split(",") if name.strip()]
 
 
-class Place(Text):
+class PathType(Text):
     """A file or folder, ~ for the home folder."""
 
     def __init__(self, name: str = "PATH") -> None:
@@ -149,7 +149,7 @@ def imported(function: str) -> Callable[..., Any]:
     return call
 
 
-def options_of(ctx: click.Context) -> list[click.Option]:
+def command_options(ctx: click.Context) -> list[click.Option]:
     """Return all options of a command, the common ones included."""
     return [param for param in ctx.command.get_params(ctx) if isinstance(param, click.Option)]
 
@@ -220,7 +220,7 @@ class Command(_WithExamples):
         return super().parse_args(ctx, words)
 
     def invoke(self, ctx: click.Context) -> Any:
-        extras.require(path_of(ctx))
+        extras.require_extra(path_of(ctx))
         return super().invoke(ctx)
 
     def _replace_old_spelling(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
@@ -228,7 +228,7 @@ class Command(_WithExamples):
         names: dict[str, str] = {}
         renamed: dict[str, str] = {}
         takers = set()
-        for param in options_of(ctx):
+        for param in command_options(ctx):
             if isinstance(param, ValueOption):
                 renamed |= {param.old_option: param.opts[-1]} if param.old_option else {}
                 names |= dict.fromkeys(param.old_words(every=self.old_spelling), param.opts[-1])
@@ -259,7 +259,7 @@ class Command(_WithExamples):
                 text = parsed.get(param.name or "")
                 if isinstance(text, str | list | tuple):  # else Click's sentinel: no word
                     plain += [text] if isinstance(text, str) else text
-        options = options_of(ctx)
+        options = command_options(ctx)
         valid = [name for param in options for name in param.opts]
         for word in plain:
             if re.match(r"-[^0-9]", word) and word not in literal:

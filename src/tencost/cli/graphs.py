@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Group, Place, Text, Whole, flag, option
+from tencost.cli.grammar import Group, PathType, Text, Whole, flag, option
 from tencost.cli.overrides import StageCommand
 from tencost.config import Config
 
@@ -107,7 +107,7 @@ _STAGES = [
         uses="network hardware",
         defaults=("hardware=local",),
         params=(
-            option("--to", Place("FOLDER"), "The folder to measure into; measured/graphs-<hardware> unless given."),
+            option("--to", PathType("FOLDER"), "The folder to measure into; measured/graphs-<hardware> unless given."),
             option("--count", Whole(1), "Networks at most."),
             option(
                 "--variants",

@@ -12,7 +12,7 @@ import click
 from tencost import __version__, signals
 from tencost.cli import extras, stages
 from tencost.cli.completion import COMPLETION, VARIABLE
-from tencost.cli.grammar import Group, options_of
+from tencost.cli.grammar import Group, command_options
 from tencost.cli.graphs import GRAPHS
 from tencost.cli.measure import MEASURE
 from tencost.cli.pipeline import INIT, PARAMS, PIPELINE
@@ -139,7 +139,7 @@ def _message(error: click.ClickException) -> str:
     )
     match error:
         case click.NoSuchOption():
-            valid = [opt for option in options_of(ctx) for opt in option.opts]
+            valid = [opt for option in command_options(ctx) for opt in option.opts]
             message = f"expected an option of {', '.join(valid)}, found {error.option_name!r}"
         case click.MissingParameter() if param is not None:
             help = getattr(param, "help", None)

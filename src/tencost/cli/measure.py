@@ -9,7 +9,7 @@ _STAGE = "tencost.measure.stage"
 _STEPS = [
     StageCommand(
         "networks",
-        f"{_STAGE}:networks",
+        f"{_STAGE}:collect_networks",
         "Import a network and write its tasks into the collection.",
         uses="network hardware measure",
         params=(

@@ -202,7 +202,7 @@ class StageCommand(grammar.Command):
             _print_info(overrides, self.uses)
             return None
         name = grammar.path_of(ctx)
-        extras.require(name)
+        extras.require_extra(name)
         if multirun and self._sweep is not None:
             return self._sweep(overrides)
         function = partial(self._function, **options) if options else self._function

@@ -26,7 +26,7 @@ import click
 import psutil
 
 from tencost import signals
-from tencost.cli.grammar import Command, Place, Text, option
+from tencost.cli.grammar import Command, PathType, Text, option
 
 _SECONDS = Path(".dvc", "tmp", "tencost_seconds.json")
 _DVC_LOGGER = logging.getLogger("dvc.stage")
@@ -75,7 +75,7 @@ INIT = Command(
         "tencost init cost-models --hardware a.json=a100 --hardware b.json=a4000 --logs ~/t4-results",
     ),
     params=(
-        click.Argument(["folder"], type=Place("FOLDER"), metavar="FOLDER"),
+        click.Argument(["folder"], type=PathType("FOLDER"), metavar="FOLDER"),
         option(
             "--hardware",
             Text("NAME"),
@@ -84,7 +84,9 @@ INIT = Command(
             parameter="names",
             multiple=True,
         ),
-        option("--logs", Place("PATH"), "A folder or an archive of logs that are there already."),
+        option(
+            "--logs", PathType("PATH"), "A folder or an archive of logs that are there already."
+        ),
     ),
 )
 
@@ -111,7 +113,7 @@ def _pipeline(words: tuple[str, ...]) -> None:
     from tencost.config.schema import project_root
 
     root = project_root()
-    for name, source in lockfile.mend(root).items():
+    for name, source in lockfile.mend_lockfiles(root).items():
         sys.stderr.write(f"{name} was cut off, as by a kill; restored from {source}\n")
     if lockfile.release(root):
         sys.stderr.write("what a killed command still held of DVC's paths is released\n")
@@ -124,11 +126,11 @@ def _pipeline(words: tuple[str, ...]) -> None:
     # Stages are `tencost <stage>`: of this installation, where its scripts are not on the path, too.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     os.chdir(folder)
-    planned = None if words else plan(folder)
+    planned = None if words else plan_pipeline(folder)
     if planned is None:
         code = _repro(words)
     else:
-        with Progress(folder, planned) as progress:
+        with PipelineProgress(folder, planned) as progress:
             code = _repro_plan(planned, progress)
     if signals.terminated():
         raise click.Abort
@@ -152,7 +154,7 @@ PIPELINE = Command(
 )
 
 
-def _repro_plan(planned: Plan, progress: Progress) -> int:
+def _repro_plan(planned: PipelinePlan, progress: PipelineProgress) -> int:
     """Run what branches share, then the branches side by side, then `dvc repro`, which finds what is left."""
     if planned.branches:
         code = _repro(planned.shared) if planned.shared else 0
@@ -166,7 +168,7 @@ def _repro_plan(planned: Plan, progress: Progress) -> int:
     return code
 
 
-def _run_branches(branches: Sequence[Branch], progress: Progress) -> int:
+def _run_branches(branches: Sequence[Branch], progress: PipelineProgress) -> int:
     """Run `dvc repro` of each branch in a process of its own; print what they print, a line at a time.
 
     Returns:
@@ -275,7 +277,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PipelinePlan:
     """What `dvc repro` may have to do.
 
     Attributes:
@@ -300,7 +302,7 @@ class Plan:
         return sum(timed.values()) + max(parallel, default=0.0)
 
 
-def plan(folder: Path) -> Plan | None:
+def plan_pipeline(folder: Path) -> PipelinePlan | None:
     """Return what is to be done in the DVC project of a folder; None where DVC cannot say, as `dvc repro` will."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
@@ -325,12 +327,12 @@ def plan(folder: Path) -> Plan | None:
             stage.addressing: {need.addressing for need in graph.successors(stage)}
             for stage in graph
         }
-        shared, branches = divide(needs, set(stages), len(os.sched_getaffinity(0)))
-        return Plan(stages, len(graph), shared, branches)
+        shared, branches = divide_stages(needs, set(stages), len(os.sched_getaffinity(0)))
+        return PipelinePlan(stages, len(graph), shared, branches)
     return None
 
 
-def divide(
+def divide_stages(
     needs: Mapping[str, Set[str]], outdated: Set[str], cores: int
 ) -> tuple[tuple[str, ...], tuple[Branch, ...]]:
     """Divide the stages that are out of date into those that several branches need, and the branches.
@@ -373,10 +375,10 @@ def read_seconds(folder: Path) -> dict[str, float]:
     return {}
 
 
-class Progress(logging.Handler):
+class PipelineProgress(logging.Handler):
     """Listens to what DVC logs, prints a line before each stage that runs, and keeps the stages' times."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: PipelinePlan) -> None:
         super().__init__(logging.INFO)
         self._folder, self._plan = folder, plan
         self._began = time.monotonic()
@@ -384,7 +386,7 @@ class Progress(logging.Handler):
         self._running: dict[str, tuple[str, float]] = {}
         self._one_at_a_time = threading.Lock()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> PipelineProgress:
         self._say(
             f"{len(self._plan.stages)} of {self._plan.total} stages are out of date", "in all"
         )

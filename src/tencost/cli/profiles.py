@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Group, Place, Text, Whole, option, project
+from tencost.cli.grammar import Command, Group, PathType, Text, Whole, option, project
 from tencost.cli.overrides import StageCommand
 from tencost.cli.records import HARDWARE
 
@@ -40,17 +40,17 @@ _COMMANDS = [
             "tencost profiles import exports/ --programs manifest.csv --hardware v100 --warm-up 1",
         ),
         params=(
-            click.Argument(["paths"], nargs=-1, required=True, type=Place("FILES"), metavar="FILES..."),
+            click.Argument(["paths"], nargs=-1, required=True, type=PathType("FILES"), metavar="FILES..."),
             option(
                 "--programs",
-                Place("MANIFEST"),
+                PathType("MANIFEST"),
                 "A CSV file that says which file or kernel is which record: columns file, kernel, record_id.",
                 parameter="manifest",
             ),
             option("--hardware", HARDWARE, "The device of launches that do not name theirs."),
             option(
                 "--to",
-                Place("FOLDER"),
+                PathType("FOLDER"),
                 "The folder that the table is written to; an earlier one there is replaced.",
                 default=str(_FOLDER),
             ),
@@ -77,7 +77,7 @@ _COMMANDS = [
             "tencost profiles show data/profiles --metric gpu__time_duration.sum --metric dram__bytes_read.sum",
         ),
         params=(
-            click.Argument(["table"], required=False, type=Place("TABLE")),
+            click.Argument(["table"], required=False, type=PathType("TABLE")),
             option("--metric", Text("NAME"), "Only this metric; as often as needed.", multiple=True),
         ),
     ),
@@ -92,7 +92,7 @@ _COMMANDS = [
         params=(
             option(
                 "--profiles",
-                Place(),
+                PathType(),
                 "What was imported, or files of profiles and folders of them. [default: data/profiles]",
                 multiple=True,
             ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Group, Names, Place, Text, Whole, flag, option
+from tencost.cli.grammar import Command, Group, Names, PathType, Text, Whole, flag, option
 from tencost.cli.overrides import StageCommand, StageGroup
 
 HARDWARE = Text("NAME", group="hardware")
@@ -91,7 +91,7 @@ _EXPORT = Group(
                 "tencost records export metaschedule best/ --hardware v100 --n 3 --overwrite",
             ),
             params=(
-                click.Argument(["folder"], type=Place("FOLDER")),
+                click.Argument(["folder"], type=PathType("FOLDER")),
                 _device(required=True),
                 _TARGET,
                 _workload("Of one workload only"),
@@ -143,7 +143,7 @@ for _kind, _file, _help, _options in (
                 *([f"{_line} --build tencost-epyc"] if _kind == "table" else []),
             ),
             params=(
-                click.Argument(["place"], type=Place(_file)),
+                click.Argument(["place"], type=PathType(_file)),
                 _OF_DEVICE,
                 option(
                     "--dataset", _DATASET, "Of records that were imported under this name only."
@@ -429,7 +429,7 @@ RECORDS = StageGroup(
                 "tencost records import phones/ --hardware a=adreno-640 --hardware b/x.log=mali-g77",
             ),
             params=(
-                click.Argument(["paths"], nargs=-1, required=True, type=Place("PATH")),
+                click.Argument(["paths"], nargs=-1, required=True, type=PathType("PATH")),
                 _device(
                     "The device of records that do not name theirs; FOLDER=NAME: of those in a folder or file. As "
                     "often as needed.",
@@ -501,7 +501,7 @@ RECORDS = StageGroup(
                 option("--runs", Whole(1), "Runs before that count, the last ones.", default=10),
                 flag("--any-host", "Hosts count as one."),
                 flag("--programs", "Programs that were measured again, in place of networks."),
-                option("--plot", Place("FILE"), "A file that gets a plot over time, PNG."),
+                option("--plot", PathType("FILE"), "A file that gets a plot over time, PNG."),
             ),
         ),
     ],

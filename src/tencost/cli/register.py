@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Place, Text, Whole, flag, option, project
+from tencost.cli.grammar import Command, PathType, Text, Whole, flag, option, project
 from tencost.cli.overrides import StageCommand, StageGroup
 
 _JSON = flag("--json", "Print JSON, for scripts.", parameter="as_json")
@@ -77,8 +77,8 @@ _COMMANDS = [
                 parameter="store_uri",
             ),
             _JSON,
-            option("--plot", Place("FILE.png"), "Draw it, too."),
-            option("--add-to", Place("FOLDER"), "A raw dataset's folder that gets the records, for training again."),
+            option("--plot", PathType("FILE.png"), "Draw it, too."),
+            option("--add-to", PathType("FOLDER"), "A raw dataset's folder that gets the records, for training again."),
         ),
     ),
     Command(
@@ -89,14 +89,14 @@ _COMMANDS = [
         examples=("tencost register export models:/tencost-epyc-avx512-1c@champion champion",),
         params=(
             click.Argument(["uri"], metavar="MODEL"),
-            click.Argument(["folder"], type=Place("FOLDER")),
+            click.Argument(["folder"], type=PathType("FOLDER")),
             flag("--card", "Write the model's card, FOLDER.md, too: dataset, commit, figures, sha256."),
             flag("--replace", "Replace another bundle in FOLDER."),
         ),
     ),
     Command(
         "promote",
-        "tencost.register.registry_status:promote",
+        "tencost.register.registry_status:promote_and_print",
         "Let an environment use a version, the champion by default.\n\nIts hosts pull models:/<name>@<alias>, or set "
         "TENCOST_ALIAS. Names and versions: tencost register status",
         examples=(
@@ -136,7 +136,7 @@ _COMMANDS = [
     ),
     Command(
         "rollback",
-        "tencost.register.registry_status:rollback",
+        "tencost.register.registry_status:rollback_and_print",
         "Make a version the champion again, the one before by default.\n\nNames and versions: tencost register status",
         examples=(
             "tencost register rollback tencost-epyc-avx2-1c",

@@ -17,12 +17,12 @@ from tencost.errors import ConfigError, MissingDependencyError, RegistryError
 
 
 def _serve(model: str, port: int, host: str, jobs: int | None, **limits: int) -> None:
-    from tencost.register.service.app import Limits
+    from tencost.register.service.app import RequestLimits
     from tencost.register.service.command import serve
 
     if port > 65535:
         raise ConfigError(f"expected --port from 0 to 65535, found {port}")
-    serve(model, project(), host=host, port=port, jobs=jobs, limits=Limits(**limits))
+    serve(model, project(), host=host, port=port, jobs=jobs, limits=RequestLimits(**limits))
 
 
 SERVE = Command(
@@ -73,7 +73,7 @@ def _ui(port: int, host: str) -> None:
     command = [str(executable), "ui", "--workers", "1", "--host", host, "--port", str(port)]
     if host not in ("127.0.0.1", "localhost", "::1"):
         command += ["--allowed-hosts", "*"]
-    page = runs_view.keep(MlflowClient(tracking_uri=uri), tracking.EXPERIMENT)
+    page = runs_view.write_view(MlflowClient(tracking_uri=uri), tracking.EXPERIMENT)
     where = f"[{host}]" if ":" in host else host
     sys.stderr.write(f"runs with their headline figures: http://{where}:{port}{page or '/'}\n")
     try:

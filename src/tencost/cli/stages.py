@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tencost.cli.grammar import Command, Names, Place, Text, flag, option
+from tencost.cli.grammar import Command, Names, PathType, Text, flag, option
 from tencost.cli.overrides import StageCommand, StageGroup
 from tencost.config import Config
 
@@ -50,11 +50,11 @@ COMPILE = StageCommand(
     defaults=("hardware=local",),
     params=(
         option(
-            "--to", Place("FILE"), "The library; compiled/<network>-<hardware>.so unless given."
+            "--to", PathType("FILE"), "The library; compiled/<network>-<hardware>.so unless given."
         ),
         option(
             "--database",
-            Place("FOLDER"),
+            PathType("FOLDER"),
             "A MetaSchedule database; what `tencost tune` left of the network unless given.",
         ),
     ),
@@ -144,12 +144,12 @@ _ROOFLINE = StageCommand(
         ),
         option(
             "--profiles",
-            Place("PATH"),
+            PathType("PATH"),
             "Counters of the programs, from `tencost profiles import`: bytes as they were counted.",
         ),
         option(
             "--to",
-            Place("FOLDER"),
+            PathType("FOLDER"),
             "The folder that gets roofline.csv and roofline.png. [default: among the project's reports]",
         ),
     ),
@@ -253,7 +253,7 @@ def _tune_report(
 
     cfg, root = compose([])
     folder = to or root / cfg.paths.reports / "tune"
-    report.report(runs, labels or [], folder, cfg, root, arms=arms, console=Console())
+    report.report_runs(runs, labels or [], folder, cfg, root, arms=arms, console=Console())
 
 
 TUNE = StageGroup(
@@ -272,7 +272,7 @@ TUNE = StageGroup(
         params=(
             option(
                 "--to",
-                Place("FILE"),
+                PathType("FILE"),
                 "A library that gets the best network, with its runners; Ctrl-C at any moment leaves one there.",
             ),
         ),
@@ -306,7 +306,7 @@ TUNE = StageGroup(
                 ),
                 option(
                     "--to",
-                    Place("FOLDER"),
+                    PathType("FOLDER"),
                     "The folder that gets report.csv and report.png. [default: tune/ among the project's reports]",
                 ),
             ),
@@ -342,11 +342,11 @@ REPORT = StageCommand(
     params=(
         option(
             "--tuned",
-            Place("FOLDER"),
+            PathType("FOLDER"),
             "The work folder of a tuning run, which gets a part of its own.",
             multiple=True,
         ),
-        option("--to", Place("FILE"), "The page.", default="report.html"),
+        option("--to", PathType("FILE"), "The page.", default="report.html"),
     ),
     examples=(
         "tencost report",

@@ -143,7 +143,7 @@ def compose(overrides: list[str]) -> tuple[Config, Path]:
 
 
 @dataclass(frozen=True)
-class Composed:
+class ComposedConfig:
     """What Hydra made of a command line.
 
     Attributes:
@@ -157,7 +157,7 @@ class Composed:
     chosen: dict[str, str | None]
 
 
-def explain(overrides: list[str]) -> Composed:
+def explain(overrides: list[str]) -> ComposedConfig:
     """Say where a configuration comes from.
 
     Raises:
@@ -167,7 +167,7 @@ def explain(overrides: list[str]) -> Composed:
     runtime = composed.hydra.runtime
     sources = [(str(source.provider), str(source.path)) for source in runtime.config_sources]
     choices = {group: _chosen(runtime.choices, group) for group in GROUPS}
-    return Composed(root, tuple(source for source in sources if source[1]), choices)
+    return ComposedConfig(root, tuple(source for source in sources if source[1]), choices)
 
 
 def as_yaml(overrides: list[str], *, resolve: bool = False) -> str:
@@ -218,7 +218,7 @@ def run_stage(
         return run_sweep(function, name, overrides)
     config, root = compose(overrides)
     if "DVC_STAGE" in os.environ:
-        lockfile.keep(root)
+        lockfile.copy_lockfiles(root)
     return function(config, root)
 
 
@@ -232,7 +232,7 @@ def run_sweep(function: StageFunction, name: str, overrides: list[str]) -> Any:
     from hydra.core.hydra_config import HydraConfig
 
     root, conf = config_folder()
-    search_words.register()
+    search_words.register_words()
     overrides = _free(overrides)
     if not any(word.startswith("hydra.sweep.dir=") for word in overrides):
         overrides.append(f"hydra.sweep.dir={root}/mlruns/sweeps/${{now:%Y-%m-%d_%H-%M-%S}}")
@@ -257,7 +257,7 @@ def _compose(overrides: list[str]) -> tuple[DictConfig, Path]:
     from hydra.core.global_hydra import GlobalHydra
 
     root, conf = config_folder()
-    search_words.register()
+    search_words.register_words()
     GlobalHydra.instance().clear()
     words = _free(overrides)
     with _explained(words), initialize_config_dir(version_base="1.3", config_dir=str(conf)):

@@ -1,8 +1,8 @@
 """dvc.lock, kept safe: DVC writes it in place, so that a kill in that moment leaves an empty or a cut-off file.
 
-Every stage that DVC starts keeps a copy of a sound dvc.lock in .dvc/tmp/ first (:func:`keep`), and `tencost pipeline`
-puts it back where the file is damaged (:func:`mend`). What finished before the kill stays finished: the stage whose
-entry was lost is restored from DVC's run cache.
+Every stage that DVC starts keeps a copy of a sound dvc.lock in .dvc/tmp/ first (:func:`copy_lockfiles`), and
+`tencost pipeline` puts it back where the file is damaged (:func:`mend_lockfiles`). What finished before the kill stays
+finished: the stage whose entry was lost is restored from DVC's run cache.
 
 So it is with .dvc/tmp/rwlock, the paths that DVC's running commands use: cut off, or with the number of a killed
 command that another process has now, it blocks every later one (:func:`release`).
@@ -32,7 +32,7 @@ def git(folder: Path, *arguments: str) -> bytes | None:
     return process.stdout if process.returncode == 0 else None
 
 
-def keep(root: Path) -> None:
+def copy_lockfiles(root: Path) -> None:
     """Copy each dvc.lock that is sound, if this is a DVC project."""
     for name in LOCKS:
         lock, copy = root / name, _copy(root, name)
@@ -44,7 +44,7 @@ def keep(root: Path) -> None:
                 partial.write_bytes(content)
 
 
-def mend(root: Path) -> dict[str, str]:
+def mend_lockfiles(root: Path) -> dict[str, str]:
     """Put each damaged dvc.lock back: the copy, else the commit's, else none, so that all stages are checked anew.
 
     Returns:

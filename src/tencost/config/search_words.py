@@ -41,7 +41,7 @@ WORDS: dict[str, Any] = {
 """What may stand below ``hydra.sweeper``, with the defaults."""
 
 
-def register() -> None:
+def register_words() -> None:
     """Make the words known to Hydra, in place of those of an installed hydra-optuna-sweeper."""
     from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins

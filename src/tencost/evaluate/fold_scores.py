@@ -10,7 +10,7 @@ import polars as pl
 
 from tencost.evaluate.choosing import METRICS
 from tencost.evaluate.scoring import score_records
-from tencost.evaluate.truth import Truth, build_truth, joined
+from tencost.evaluate.truth import Truth, build_truth, join_truths
 from tencost.train.data import Data
 from tencost.train.data.folds import FILE
 from tencost.train.data.run_file import RunFile
@@ -64,5 +64,5 @@ class Folds:
                     measured, split, self._data.tasks, hardware, "test", networks
                 )
             several = bool(self._data.cfg.hardware.members)
-            self._truths[name] = joined(truths) if several else next(iter(truths.values()))
+            self._truths[name] = join_truths(truths) if several else next(iter(truths.values()))
         return self._truths[name]

@@ -21,7 +21,7 @@ _TIMED_REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Model:
+class TrainedFamily:
     """A family trained on a feature set with several seeds.
 
     Attributes:
@@ -80,7 +80,7 @@ def find_models(folder: Path) -> list[Path]:
     return folders
 
 
-def load_model(folder: Path) -> Model:
+def load_seeds(folder: Path) -> TrainedFamily:
     """Load all seeds of a model.
 
     Raises:
@@ -91,7 +91,7 @@ def load_model(folder: Path) -> Model:
     if not bundles:
         raise TrainError(f"expected bundles in {folder}/seed*, found none. Train: tencost train")
     bundles.sort(key=lambda bundle: bundle.info.seed)
-    return Model(folder.name, folder, tuple(bundles))
+    return TrainedFamily(folder.name, folder, tuple(bundles))
 
 
 def predict(bundle: Bundle, rows: Ragged) -> Prediction:

@@ -18,7 +18,7 @@ from tencost.evaluate.leaderboard import TEST, Board, Row
 from tencost.evaluate.lost_time import TaskLoss
 from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.scoring import HEADLINE, METRIC_NAMES, Metrics, SeedScore, over_tasks
-from tencost.evaluate.truth import LeftOut, Truth
+from tencost.evaluate.truth import Truth, UnscoredTask
 
 FLOOR, ORACLE = "random_floor", "oracle"
 _NAMES = {FLOOR: "random floor", ORACLE: "oracle"}
@@ -92,7 +92,7 @@ class ProgramBoard(Board[ProgramRow]):
     """The winner against every other candidate, then against every reference."""
     losses: tuple[TaskLoss, ...] = ()
     """Where the winner loses its time, largest first; empty in leaderboards written before it was told."""
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnscoredTask, ...] = ()
     """Tasks that are listed and not summed: no figure counts them."""
 
     def winner(self) -> ProgramRow | None:
@@ -135,7 +135,7 @@ def regret(board: ProgramBoard, chosen: ProgramRow) -> dict[str, float]:
     return figures
 
 
-def summarize(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Any]:
+def program_row_fields(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Any]:
     """Return the fields `metrics`, `tasks` and `networks` of a row."""
 
     def intervals(figures: Sequence[Metrics]) -> dict[str, Interval]:

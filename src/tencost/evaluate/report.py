@@ -36,7 +36,7 @@ _ROWS = 10
 """Tasks in Markdown, which is also the note of an MLflow run and so has to be short; leaderboard.json has all."""
 
 
-def print_board(board: ProgramBoard, console: Console | None = None) -> None:
+def print_program_board(board: ProgramBoard, console: Console | None = None) -> None:
     """Print a leaderboard, as wide as the terminal allows."""
     console = wide(console)
     title = (
@@ -61,10 +61,10 @@ def print_leaderboards(reports: Path, console: Console | None = None) -> None:
             "Run `dvc repro` or `tencost evaluate`."
         )
     for path in paths:
-        print_board(ProgramBoard.load(path), console)
+        print_program_board(ProgramBoard.load(path), console)
 
 
-def markdown(board: ProgramBoard) -> str:
+def program_board_markdown(board: ProgramBoard) -> str:
     """Return the leaderboard as a Markdown section: all columns, the best of each in bold."""
     heading = f"## {board.hardware} ({board.dataset}, {board.part} part of {board.split})"
     notes = "\n".join(f"- {line}" for line in _notes(board))

@@ -35,7 +35,7 @@ def log_model_scores(
             "made elsewhere), so its figures are in the report only"
         )
         return
-    figures = {**run_metrics(row), "evaluate/predict_ms_per_1000": predict_ms}
+    figures = {**_run_metrics(row), "evaluate/predict_ms_per_1000": predict_ms}
     headline = {f"evaluate/{name}": figures.pop(f"evaluate/{name}") for name in HEADLINE}
     run = tracking.TrackedRun(client, run_id)
     run.log_metrics(figures)
@@ -44,7 +44,7 @@ def log_model_scores(
         client.log_artifact(run_id, str(path), "plots")
 
 
-def run_metrics(row: ProgramRow) -> dict[str, float]:
+def _run_metrics(row: ProgramRow) -> dict[str, float]:
     """Return the metrics of a training run."""
     figures = {}
     for name, interval in row.metrics.items():
@@ -76,7 +76,7 @@ def log_comparison(root: Path, cfg: Config, board: ProgramBoard, report: Path) -
         f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in HEADLINE
     }
     tracking.TrackedRun(client, run_id).log_metrics(figures)
-    runs_view.keep(client, cfg.experiment_name)
+    runs_view.write_view(client, cfg.experiment_name)
     client.log_artifacts(run_id, str(report))
     client.set_terminated(run_id)
     return run_id

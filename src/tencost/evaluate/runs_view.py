@@ -24,7 +24,7 @@ SETTINGS = ("model.num_rounds", "model.max_depth", "model.eta")
 """Of models, the settings that parallel coordinates begin with; the page offers all."""
 
 
-def state() -> dict[str, Any]:
+def _state() -> dict[str, Any]:
     """Return the state of the page."""
     return {
         "selectedColumns": [
@@ -67,13 +67,13 @@ def _coordinates() -> dict[str, Any]:
     )
 
 
-def keep(client: Any, experiment: str) -> str | None:
+def write_view(client: Any, experiment: str) -> str | None:
     """Write the view into an experiment; return the page's path on an MLflow server, None if there is no such one."""
     stored = client.get_experiment_by_name(experiment)
     if stored is None:
         return None
     number, tag = stored.experiment_id, f"mlflow.sharedViewState.{KEY}"
-    text = orjson.dumps(state()).decode()
+    text = orjson.dumps(_state()).decode()
     if stored.tags.get(tag) != text:
         client.set_experiment_tag(number, tag, text)
     return f"/#/experiments/{number}/runs?viewStateShareKey={KEY}&workflowType={WORKFLOW}"

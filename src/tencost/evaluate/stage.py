@@ -29,10 +29,10 @@ from tencost.evaluate.interval import Difference, bootstrap
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.lost_time import task_losses
 from tencost.evaluate.prediction import (
-    Model,
     Prediction,
+    TrainedFamily,
     find_models,
-    load_model,
+    load_seeds,
     predict,
     predict_ms,
     program_rows,
@@ -44,9 +44,9 @@ from tencost.evaluate.program_board import (
     ProgramBoard,
     ProgramRow,
     headline,
-    summarize,
+    program_row_fields,
 )
-from tencost.evaluate.report import HEADINGS, markdown, print_board
+from tencost.evaluate.report import HEADINGS, print_program_board, program_board_markdown
 from tencost.evaluate.scoring import (
     HEADLINE,
     SeedScore,
@@ -55,7 +55,7 @@ from tencost.evaluate.scoring import (
     score_records,
     statistic,
 )
-from tencost.evaluate.truth import Truth, build_truth, joined, on_hardware
+from tencost.evaluate.truth import Truth, build_truth, join_truths, on_hardware
 from tencost.train.data import Data
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
@@ -63,10 +63,10 @@ from tencost.writing import whole_folder
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredModel:
     """A model with its scores, one entry a seed."""
 
-    model: Model
+    model: TrainedFamily
     predictions: tuple[Prediction, ...]
     test: tuple[SeedScore, ...]
     valid: tuple[SeedScore, ...]
@@ -85,7 +85,7 @@ class Scored:
             valid_pairwise=tuple(seed.overall.pairwise for seed in self.valid),
             choice=self.choice,
             folder=self.model.folder.relative_to(root).as_posix(),
-            **summarize(truth, self.test),
+            **program_row_fields(truth, self.test),
         )
 
 
@@ -103,7 +103,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
     truth, valid = load_truth(data, "test"), load_valid(data)
     folders = find_models(root / cfg.paths.models / cfg.dataset.name / cfg.hardware.name)
     with console.status("evaluate") as status:
-        models = [load_model(folder) for folder in folders]
+        models = [load_seeds(folder) for folder in folders]
         stale = [model for model in models if model.info.split_hash != data.split_hash]
         for model in stale:
             console.print(f"left out: {_stale(model, cfg)}", style="yellow")
@@ -126,7 +126,7 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> ProgramBoard:
         name = evaluated.model.name
         files = [path for path in plot_files if path.stem.endswith(f"-{name}")]
         tracking.log_model_scores(root, cfg, rows[name], evaluated.predict_ms, files)
-    print_board(board)
+    print_program_board(board)
     return board
 
 
@@ -139,7 +139,7 @@ def score_run(data: Data, model_folder: Path) -> ProgramRow:
     """
     cfg, root = data.cfg, data.root.resolve()
     truth, valid = load_truth(data, "test"), load_valid(data)
-    model = load_model(model_folder.resolve())
+    model = load_seeds(model_folder.resolve())
     if model.info.split_hash != data.split_hash:
         raise SplitError(_stale(model, cfg))
     scored = _score(model, data, truth, valid)
@@ -172,7 +172,7 @@ def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> 
         name: build_truth(data.judged_records, data.split, data.tasks, name, part, networks)
         for name in data.hardware()
     }
-    return joined(truths) if cfg.hardware.members else next(iter(truths.values()))
+    return join_truths(truths) if cfg.hardware.members else next(iter(truths.values()))
 
 
 def load_valid(data: Data) -> Truth | None:
@@ -198,8 +198,8 @@ def differences(
 
 
 def _scored(
-    cfg: Config, data: Data, truth: Truth, valid: Truth | None, models: Sequence[Model]
-) -> Iterator[Scored]:
+    cfg: Config, data: Data, truth: Truth, valid: Truth | None, models: Sequence[TrainedFamily]
+) -> Iterator[ScoredModel]:
     """Score models, in their order: here one after another, or side by side on a cluster that reads this folder."""
     if cfg.execution.kind is ExecutionKind.local:
         yield from (_score(model, data, truth, valid) for model in models)
@@ -215,16 +215,16 @@ def _scored(
     workers = open_workers(_score_folder, shared, cfg.execution, cfg.jobs)
     results = in_order(workers, folders, Rescue(died))
     for model, (figures,) in zip(models, results, strict=True):
-        yield Scored(model, *figures)
+        yield ScoredModel(model, *figures)
 
 
 def _score_folder(shared: Any, folder: Path) -> list[Any]:
     cfg, root, truth, valid = shared
-    evaluated = _score(load_model(folder), Data(cfg, root), truth, valid)
+    evaluated = _score(load_seeds(folder), Data(cfg, root), truth, valid)
     return [(evaluated.predictions, evaluated.test, evaluated.valid, evaluated.predict_ms)]
 
 
-def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Scored:
+def _score(model: TrainedFamily, data: Data, truth: Truth, valid: Truth | None) -> ScoredModel:
     rows = program_rows(data, model.info, truth)
     predictions = tuple(predict(bundle, rows) for bundle in model.bundles)
     test = _seed_scores(truth, predictions)
@@ -232,7 +232,7 @@ def _score(model: Model, data: Data, truth: Truth, valid: Truth | None) -> Score
     if valid is not None:
         valid_rows = program_rows(data, model.info, valid)
         of_valid = _seed_scores(valid, [predict(bundle, valid_rows) for bundle in model.bundles])
-    return Scored(model, predictions, test, of_valid, predict_ms(model.bundles[0], rows))
+    return ScoredModel(model, predictions, test, of_valid, predict_ms(model.bundles[0], rows))
 
 
 def _seed_scores(truth: Truth, predictions: Sequence[Prediction]) -> tuple[SeedScore, ...]:
@@ -241,7 +241,7 @@ def _seed_scores(truth: Truth, predictions: Sequence[Prediction]) -> tuple[SeedS
     )
 
 
-def _with_choices(data: Data, scored: Sequence[Scored]) -> list[Scored]:
+def _with_choices(data: Data, scored: Sequence[ScoredModel]) -> list[ScoredModel]:
     """Add how each candidate did on the networks left out of its training."""
     folds = Folds(data)
     by_model = choices(
@@ -254,14 +254,14 @@ def _with_choices(data: Data, scored: Sequence[Scored]) -> list[Scored]:
     return [replace(evaluated, choice=by_model.get(evaluated.model.name)) for evaluated in scored]
 
 
-def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> ProgramBoard:
+def _board(data: Data, root: Path, truth: Truth, scored: Sequence[ScoredModel]) -> ProgramBoard:
     cfg = data.cfg
     rows = sorted(
         (evaluated.row(root, truth) for evaluated in scored), key=lambda row: -row.mean("geo1")
     )
     ends = [
-        ProgramRow(model=FLOOR, **summarize(truth, [random_floor(truth)])),
-        ProgramRow(model=ORACLE, **summarize(truth, [oracle(truth)])),
+        ProgramRow(model=FLOOR, **program_row_fields(truth, [random_floor(truth)])),
+        ProgramRow(model=ORACLE, **program_row_fields(truth, [oracle(truth)])),
     ]
     board = ProgramBoard(
         dataset=cfg.dataset.name,
@@ -298,7 +298,7 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[Scored]) -> Pr
     return replace(board, gains=gains, losses=losses)
 
 
-def _stale(model: Model, cfg: Config) -> str:
+def _stale(model: TrainedFamily, cfg: Config) -> str:
     return (
         f"{model.name} was trained on another state of the records or on another split "
         f"({model.info.split}), so what is tested here may have been learnt from. "
@@ -307,7 +307,7 @@ def _stale(model: Model, cfg: Config) -> str:
 
 
 def _write_report(
-    folder: Path, board: ProgramBoard, truth: Truth, scored: Sequence[Scored]
+    folder: Path, board: ProgramBoard, truth: Truth, scored: Sequence[ScoredModel]
 ) -> None:
     """Write the report's folder; it appears whole or not at all."""
     with whole_folder(folder) as partial:
@@ -321,12 +321,12 @@ def _write_report(
                 orjson.dumps(content, option=orjson.OPT_INDENT_2 | order) + b"\n"
             )
         board.save(partial / board.FILE)
-        (partial / "leaderboard.md").write_text(markdown(board), encoding="utf-8")
+        (partial / "leaderboard.md").write_text(program_board_markdown(board), encoding="utf-8")
         _predictions(truth, scored).write_parquet(partial / "predictions.parquet")
         _plot(board, truth, scored, partial / "plots")
 
 
-def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
+def _predictions(truth: Truth, scored: Sequence[ScoredModel]) -> pl.DataFrame:
     frames = [
         pl.DataFrame(
             {
@@ -344,7 +344,7 @@ def _predictions(truth: Truth, scored: Sequence[Scored]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: Path) -> None:
+def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[ScoredModel], folder: Path) -> None:
     seeds = {evaluated.model.name: evaluated.test for evaluated in scored}
     curves = {row.model: seeds[row.model] for row in board.models}
     plots.plot_leaderboard(board, folder)
@@ -355,7 +355,7 @@ def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[Scored], folder: P
         _plot_model(truth, evaluated, folder, board.hardware)
 
 
-def _plot_model(truth: Truth, evaluated: Scored, folder: Path, hardware: str) -> list[Path]:
+def _plot_model(truth: Truth, evaluated: ScoredModel, folder: Path, hardware: str) -> list[Path]:
     """Plot the seed that did best on the validation part."""
     seed, name = best_seed(evaluated.valid or evaluated.test), evaluated.model.name
     written = plots.plot_predicted(truth, evaluated.predictions[seed].score, name, folder, hardware)

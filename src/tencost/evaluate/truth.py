@@ -27,7 +27,7 @@ MOST_TIMED_OUT = 0.25
 
 
 @dataclass(frozen=True)
-class Task:
+class TruthTask:
     """A workload of a network.
 
     Attributes:
@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class UnscoredTask:
     """A task that is listed and not summed: its programs say nothing about an order, or too much.
 
     Attributes:
@@ -81,9 +81,9 @@ class Truth:
     record_id: npt.NDArray[np.str_]
     program_id: npt.NDArray[np.str_]
     latency_s: Floats
-    tasks: tuple[Task, ...]
+    tasks: tuple[TruthTask, ...]
     coverage: dict[str, Coverage]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnscoredTask, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.record_id) == len(self.program_id) == len(self.latency_s)
@@ -103,7 +103,7 @@ class Truth:
 
     @cached_property
     def network(self) -> Ints:
-        """Index of the network of each task whatever hardware it was measured on, int64 [T], see `joined`."""
+        """Index of the network of each task whatever hardware it was measured on, int64 [T], see `join_truths`."""
         names = [task.network.split(_ON)[0] for task in self.tasks]
         distinct = list(dict.fromkeys(names))
         return np.array([distinct.index(name) for name in names], np.int64)
@@ -204,10 +204,10 @@ def build_truth(
     for row in every.iter_rows(named=True):
         network, workload, weight = row["network"], row["workload_id"], float(row["weight"])
         if workload in judged:
-            scored.append(Task(network, workload, weight, rows[workload]))
+            scored.append(TruthTask(network, workload, weight, rows[workload]))
         elif workload in why:
             left_out.append(
-                LeftOut(
+                UnscoredTask(
                     network=network,
                     task=row["task_name"] or workload[:12],
                     workload_id=workload,
@@ -297,7 +297,7 @@ def _coverage(
     )
 
 
-def joined(truths: Mapping[str, Truth]) -> Truth:
+def join_truths(truths: Mapping[str, Truth]) -> Truth:
     """Return what was measured on several hardware as one truth: its networks are "<network> on <hardware>".
 
     A task is then a workload of a network on one hardware: programs of two hardware are never compared.
@@ -308,7 +308,7 @@ def joined(truths: Mapping[str, Truth]) -> Truth:
     record_id = np.concatenate([truth.record_id for truth in truths.values()])
     order = np.argsort(record_id, kind="stable")
     position = np.argsort(order)
-    tasks: list[Task] = []
+    tasks: list[TruthTask] = []
     coverage: dict[str, Coverage] = {}
     start = 0
     for hardware, truth in truths.items():

@@ -28,7 +28,7 @@ from tencost.config.profiles import (
 from tencost.errors import ProfileError
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
-from tencost.features.rows.summary import summarize, summary_names
+from tencost.features.rows.summary import summarize_programs, summary_names
 from tencost.records.counters.counter_groups import group_columns, tells_time
 from tencost.records.counters.table import Profiles
 
@@ -272,7 +272,10 @@ def append_counters(
     profile_rows = [place[record_ids[row]] for row in chosen_rows.tolist()]
     chosen = profiles.take(np.asarray(profile_rows, np.int64))
     values = np.concatenate(
-        [summarize(features.take(chosen_rows), spec), fitted.transform(chosen).astype(np.float32)],
+        [
+            summarize_programs(features.take(chosen_rows), spec),
+            fitted.transform(chosen).astype(np.float32),
+        ],
         axis=1,
     )
     columns = (*summary_names(spec), *fitted.names)

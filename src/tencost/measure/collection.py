@@ -66,7 +66,7 @@ class CollectedTask:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ProgramOrigin:
     """How the programs of a task were made.
 
     Attributes:
@@ -146,7 +146,7 @@ class Collection:
         """Return the programs to measure; empty if there are none yet."""
         return self._read(self.path / "to_measure_programs" / task.folder)
 
-    def origin(self, task: CollectedTask) -> Origin | None:
+    def origin(self, task: CollectedTask) -> ProgramOrigin | None:
         """Return how each of its programs was made; None if there are none yet."""
         path = self.path / "to_measure_programs" / task.folder / ORIGIN_FILE
         if not path.is_file():
@@ -155,9 +155,9 @@ class Collection:
         origins = tuple(origin["origins"])
         count = len(self.program_lines(task))
         if count < len(origins):  # killed between the two files of write_programs
-            return Origin(origin["seed"], False, origins[:count])
+            return ProgramOrigin(origin["seed"], False, origins[:count])
         unknown = (UNKNOWN_ORIGIN,) * (count - len(origins))
-        return Origin(origin["seed"], origin["exhausted"], (*origins, *unknown))
+        return ProgramOrigin(origin["seed"], origin["exhausted"], (*origins, *unknown))
 
     def program_lines(self, task: CollectedTask) -> list[str]:
         """Return the lines of the database of its programs; empty if there is none yet."""
@@ -165,7 +165,7 @@ class Collection:
         return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
     def write_programs(
-        self, task: CollectedTask, shash: str, lines: Sequence[str], origin: Origin
+        self, task: CollectedTask, shash: str, lines: Sequence[str], origin: ProgramOrigin
     ) -> None:
         """Write a task's programs, each a record line of a database; replaces what was there.
 

@@ -25,9 +25,9 @@ from tencost.errors import ConfigError, HardwareError, TencostError
 from tencost.workers.hardware import (
     bandwidth_gbs,
     check_runnable,
+    cpu_product_name,
     detect_host,
     host_flags,
-    model_name,
     peak_gflops,
 )
 from tencost.writing import whole_file
@@ -53,7 +53,7 @@ _GPU_AMOUNTS = (
 
 
 @dataclass(frozen=True)
-class Level:
+class X86Level:
     """A level of x86: what its programs may use.
 
     Attributes:
@@ -78,7 +78,7 @@ _V3 = ("abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave", *_
 _V4 = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl", *_V3)
 
 LEVELS = {
-    Isa.avx512: Level(
+    Isa.avx512: X86Level(
         "AVX-512",
         "x86-64-v4",
         512,
@@ -90,7 +90,7 @@ LEVELS = {
             "-prefer-256-bit undoes that: 512 bits wherever a program can use them, as for znver5.",
         ),
     ),
-    Isa.avx2: Level(
+    Isa.avx2: X86Level(
         "AVX2",
         "x86-64-v3",
         256,
@@ -99,7 +99,7 @@ LEVELS = {
             "Programs are compiled for LLVM's level x86-64-v3: AVX2 and FMA, 256-bit registers.",
         ),
     ),
-    Isa.sse42: Level(
+    Isa.sse42: X86Level(
         "SSE4.2",
         "x86-64-v2",
         128,
@@ -296,18 +296,18 @@ def slug(text: str) -> str:
     return "-".join(re.findall(r"[a-z0-9]+", plain)) or "unknown"
 
 
-def _limited(host: HardwareConfig, level: Level) -> HardwareConfig:
+def _limited(host: HardwareConfig, level: X86Level) -> HardwareConfig:
     machine = platform.machine().lower()
     if machine not in ("x86_64", "amd64"):
         raise HardwareError(
-            f"expected an x86 CPU for {level.title}, found {model_name()} ({machine}). Choose measure.isa=native"
+            f"expected an x86 CPU for {level.title}, found {cpu_product_name()} ({machine}). Choose measure.isa=native"
         )
     flags = host_flags()
     missing = sorted(set(level.requires) - flags) if flags else []
     if missing:
         able = [isa.value for isa, other in LEVELS.items() if set(other.requires) <= flags]
         raise HardwareError(
-            f"expected a CPU with {level.title}, found {model_name()} without {', '.join(missing)}. Choose "
+            f"expected a CPU with {level.title}, found {cpu_product_name()} without {', '.join(missing)}. Choose "
             f"measure.isa from {', '.join(['native', *able])}"
         )
     target: dict[str, Any] = {"kind": "llvm", "mcpu": level.mcpu}

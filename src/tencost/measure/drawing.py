@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tencost.config import Config, ExecutionKind, HardwareConfig, MeasureConfig
 from tencost.errors import MeasureError
-from tencost.measure.collection import UNKNOWN_ORIGIN, CollectedTask, Collection, Origin
+from tencost.measure.collection import UNKNOWN_ORIGIN, CollectedTask, Collection, ProgramOrigin
 from tencost.measure.programs import ProgramSpace, task_seed
 from tencost.measure.steering import Steering, steering
 from tencost.workers.parallel.mapping import Rescue, in_order
@@ -36,7 +36,7 @@ class Drawn:
 
     shash: str
     lines: tuple[str, ...]
-    origin: Origin
+    origin: ProgramOrigin
 
 
 def drawn(
@@ -56,7 +56,7 @@ def drawn(
     """
     guide = steering(cfg, hardware, collection, root, console)
     if cfg.execution.kind is ExecutionKind.local:
-        yield from (draw(cfg, hardware, collection, task, guide) for task in tasks)
+        yield from (draw_programs(cfg, hardware, collection, task, guide) for task in tasks)
         return
 
     def died(task: CollectedTask, reason: str) -> Sequence[Drawn]:
@@ -79,15 +79,15 @@ def _draw(shared: Any, task: CollectedTask) -> list[Drawn]:
     collection = Collection(path)
     if path not in _guides:
         _guides[path] = steering(cfg, hardware, collection, root, Console(quiet=True))
-    return [draw(cfg, hardware, collection, task, _guides[path])]
+    return [draw_programs(cfg, hardware, collection, task, _guides[path])]
 
 
-def needs_programs(settings: MeasureConfig, before: Origin | None) -> bool:
+def needs_programs(settings: MeasureConfig, before: ProgramOrigin | None) -> bool:
     """Say whether a task needs more programs."""
     return before is None or not (len(before.origins) >= settings.programs or before.exhausted)
 
 
-def draw(
+def draw_programs(
     cfg: Config,
     hardware: HardwareConfig,
     collection: Collection,
@@ -100,7 +100,7 @@ def draw(
         MeasureError: it has no program at all.
     """
     settings = cfg.measure
-    before = collection.origin(task) or Origin(settings.seed, False, ())
+    before = collection.origin(task) or ProgramOrigin(settings.seed, False, ())
     present = collection.programs(task)
     counts = _missing_by_kind(settings, before)
     space = ProgramSpace(
@@ -126,7 +126,7 @@ def draw(
         )
     shash, lines = space.lines(schedules)
     origins = (origin for sample in samples for origin in sample.origins)
-    origin = Origin(before.seed, random.exhausted, (*before.origins, *origins))
+    origin = ProgramOrigin(before.seed, random.exhausted, (*before.origins, *origins))
     return Drawn(shash, tuple(lines), origin)
 
 
@@ -135,7 +135,7 @@ def population(settings: MeasureConfig, count: int, *, steered: bool) -> int:
     return settings.population if steered else min(settings.population, max(1, 2 * count))
 
 
-def _missing_by_kind(settings: MeasureConfig, before: Origin) -> dict[str, int]:
+def _missing_by_kind(settings: MeasureConfig, before: ProgramOrigin) -> dict[str, int]:
     """Return how many programs of each kind are missing; those of unknown origin count as random."""
     evolved = round(settings.programs * settings.evolved_share)
     near = min(round(settings.programs * settings.near_share), settings.programs - evolved)

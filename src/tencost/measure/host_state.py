@@ -18,7 +18,7 @@ import psutil
 from tencost.config import HardwareConfig, RunnerKind
 from tencost.programs.codegen import vector_math
 from tencost.store.record import container_image
-from tencost.workers.hardware import caches_kib, clock_ghz, cpuinfo, model_name
+from tencost.workers.hardware import caches_kib, clock_ghz, cpu_product_name, cpuinfo
 
 CPUS = Path("/sys/devices/system/cpu")
 DMI = Path("/sys/class/dmi/id")
@@ -84,7 +84,7 @@ def host_facts(cpus: Sequence[int] | None = None) -> dict[str, Any]:
     first = CPUS / f"cpu{cpus[0] if cpus else 0}" / "cpufreq"
     caches = caches_kib()
     return {
-        "cpu": model_name(),
+        "cpu": cpu_product_name(),
         "cpu_signature": _signature(),
         "architecture": platform.machine(),
         "cores_online": psutil.cpu_count(),

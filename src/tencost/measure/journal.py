@@ -49,7 +49,7 @@ class Journal:
         text = json.dumps(workload, separators=(",", ":")) + "\n"
         if not (folder / WORKLOAD_FILE).is_file():
             write_whole(folder / WORKLOAD_FILE, text)
-        mend(folder)
+        mend_journal(folder)
 
     def __enter__(self) -> Journal:
         try:
@@ -88,7 +88,7 @@ class Journal:
             raise disk_error(self._folder, error) from error
 
 
-def mend(folder: Path) -> None:
+def mend_journal(folder: Path) -> None:
     """Cut off what a killed process left half written, or in one file only."""
     paths = [folder / RECORD_FILE, folder / MEASUREMENTS_FILE]
     contents = [path.read_bytes() if path.is_file() else b"" for path in paths]

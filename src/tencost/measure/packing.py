@@ -22,7 +22,7 @@ from tencost.config.pipeline import read_params
 from tencost.errors import ConfigError, MeasureError, SplitError
 from tencost.measure.card import dataset_card
 from tencost.measure.collection import Collection, write_whole
-from tencost.measure.journal import mend
+from tencost.measure.journal import mend_journal
 from tencost.records.databases import Import, import_dataset
 from tencost.records.fetch.pack import pack_folder
 from tencost.records.formats.metaschedule import RECORD_FILE
@@ -56,7 +56,7 @@ def pack_collection(collection: Collection, root: Path, console: Console) -> Pat
         for hardware in collection.hardware():
             locks.enter_context(collection.locked(hardware))
         for path in sorted((collection.path / "measure_records").glob(f"**/{RECORD_FILE}")):
-            mend(path.parent)
+            mend_journal(path.parent)
         collection.write_index()
         imported = import_dataset(collection.path, name)
         card = dataset_card(name, imported, _origins(collection), _notes(collection))

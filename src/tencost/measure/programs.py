@@ -29,7 +29,13 @@ from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.target import Target
 
 from tencost.programs.codegen.mutations import mutate, plain_decisions
-from tencost.programs.codegen.refit import Decisions, Refitter, apply, plain_values, sketch
+from tencost.programs.codegen.refit import (
+    Decisions,
+    Refitter,
+    apply_decisions,
+    plain_values,
+    sketch,
+)
 from tencost.programs.codegen.seeds import seed_decisions
 from tencost.programs.codegen.spaces import search_space
 from tencost.programs.trace.allowed import check_trace
@@ -206,7 +212,7 @@ class ProgramSpace:
     def _draw(self) -> Any:
         trace = self._designs[int(self._random.integers(len(self._designs)))].trace
         seed = int(self._random.integers(2**31 - 2))
-        return apply(self._context, Trace(trace.simplified(True).insts, {}), (), (), seed)
+        return apply_decisions(self._context, Trace(trace.simplified(True).insts, {}), (), (), seed)
 
     def _near_good(self, refitter: Refitter | None, num_parents: int) -> Iterator[tuple[Any, str]]:
         """Yield (schedule or None, how it was made): good programs, then mutations of them without end."""
@@ -218,7 +224,7 @@ class ProgramSpace:
 
         def applied(space: int, decisions: Decisions) -> Any:
             places = sketches[space].places
-            return apply(self._context, pairs[space][0], places, decisions, next(seeds))
+            return apply_decisions(self._context, pairs[space][0], places, decisions, next(seeds))
 
         fitted = refitter.fitted(self._workload, plain) if refitter is not None else ()
         fast = ((program.space, program.decisions, FAST) for program in fitted)

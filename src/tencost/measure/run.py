@@ -23,7 +23,7 @@ from typing import Any
 from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
 from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
-from tencost.measure.journal import Journal, mend
+from tencost.measure.journal import Journal, mend_journal
 from tencost.programs.trace.allowed import check_module
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.measurements import sessions_file
@@ -51,7 +51,7 @@ class Block:
 
 
 @dataclass
-class Progress:
+class MeasuringProgress:
     """What a run has done so far.
 
     Attributes:
@@ -85,7 +85,7 @@ class Progress:
         return {name: self.statuses[name] for name in sorted(self.statuses) if name != Status.ok}
 
 
-def plan(
+def plan_measurements(
     collection: Collection,
     tasks: Sequence[CollectedTask],
     hardware: HardwareConfig,
@@ -104,7 +104,7 @@ def plan(
     for task in tasks:
         programs = collection.programs(task)
         num_programs += len(programs)
-        mend(collection.records_folder(hardware.name, task, shard))
+        mend_journal(collection.records_folder(hardware.name, task, shard))
         measured = {_identity(program) for program in collection.measured(hardware.name, task)}
         todo = [
             program
@@ -126,9 +126,9 @@ def measure_blocks(
     blocks: Sequence[Block],
     hardware: HardwareConfig,
     config: MeasureConfig,
-    session: Session,
-    progress: Progress,
-    on_progress: Callable[[Progress], None],
+    session: MeasuringSession,
+    progress: MeasuringProgress,
+    on_progress: Callable[[MeasuringProgress], None],
 ) -> None:
     """Measure blocks and write them down, and into `progress`, as they are done; Ctrl-C ends it between two programs.
 
@@ -138,7 +138,7 @@ def measure_blocks(
     """
     remote, count = devices_of(hardware)
     pool = WorkerPool(
-        options_of(config),
+        timing_options(config),
         cpus_of(hardware),
         cpu_plan(hardware, config),
         collection.path / ".locks" / "worker.log",
@@ -177,7 +177,7 @@ def measure_blocks(
                         probe.measure()
 
 
-class Session:
+class MeasuringSession:
     """One run of the command: its line in sessions.jsonl says what holds for all its records."""
 
     def __init__(self, folder: Path, shard: tuple[int, int], provenance: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class Session:
         self._path = folder / sessions_file(shard)
         self._write(provenance)
 
-    def end(self, progress: Progress, flags: Sequence[str]) -> None:
+    def end(self, progress: MeasuringProgress, flags: Sequence[str]) -> None:
         """Add the noise, and what looked wrong."""
         about = {
             "reference_kernel_s": self.reference_s,
@@ -235,7 +235,7 @@ def cpus_of(hardware: HardwareConfig) -> int:
     return hardware.cores if hardware.target.get("kind") == "llvm" else 1
 
 
-def options_of(config: MeasureConfig) -> MeasureOptions:
+def timing_options(config: MeasureConfig) -> MeasureOptions:
     """Return how long programs are timed."""
     return MeasureOptions(
         repeat=config.repeat,

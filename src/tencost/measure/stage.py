@@ -24,14 +24,16 @@ from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
 
 if TYPE_CHECKING:
-    from tencost.measure.run import Block, Progress
+    from tencost.measure.run import Block, MeasuringProgress
     from tencost.workers.pool import CpuPlan
 
 SAY_EVERY_S = 60.0
 """How often progress is printed where there is no terminal to show a bar."""
 
 
-def networks(cfg: Config, root: Path, *, listed: bool = False, dry_run: bool = False) -> Path:
+def collect_networks(
+    cfg: Config, root: Path, *, listed: bool = False, dry_run: bool = False
+) -> Path:
     """Import cfg.network and write its module and tasks into the collection; return the collection's folder.
 
     Args:
@@ -156,7 +158,7 @@ def run(cfg: Config, root: Path) -> Path:
         HardwareError: its programs would crash on this host, or its devices cannot be reached.
         MeasureError: nothing to measure, no worker, or a full disk.
     """
-    from tencost.measure.run import plan
+    from tencost.measure.run import plan_measurements
 
     console = Console(stderr=True)
     collection = collection_of(cfg, root)
@@ -169,7 +171,7 @@ def run(cfg: Config, root: Path) -> Path:
     shard = cfg.measure.shard_of()
     with collection.locked(_lock_name(hardware, shard)):
         tasks = collection.tasks(cfg.measure.min_mflop)
-        blocks = plan(collection, tasks, hardware, shard)
+        blocks = plan_measurements(collection, tasks, hardware, shard)
         if blocks:
             _measure(cfg, root, hardware, collection, blocks, console)
         else:
@@ -190,20 +192,26 @@ def _measure(
 ) -> None:
     """Measure blocks in a session; after Ctrl-C what was measured is in the store."""
     from tencost.measure.host_state import collect
-    from tencost.measure.run import Progress, Session, cpu_plan, measure_blocks, options_of
+    from tencost.measure.run import (
+        MeasuringProgress,
+        MeasuringSession,
+        cpu_plan,
+        measure_blocks,
+        timing_options,
+    )
 
     cpus, shard = cpu_plan(hardware, cfg.measure), cfg.measure.shard_of()
     flags = _flags(cpus, console)
-    settings = {**options_of(cfg.measure).settings(), "overlap": cpus.overlaps}
+    settings = {**timing_options(cfg.measure).settings(), "overlap": cpus.overlaps}
     about = collect(hardware, settings, cpus.run)
     about["additional_info"]["flags"] = flags
-    session = Session(collection.path / "measure_records" / hardware.name, shard, about)
+    session = MeasuringSession(collection.path / "measure_records" / hardware.name, shard, about)
     count = sum(len(block.programs) for block in blocks)
-    progress, printed = Progress(count), time.monotonic()
+    progress, printed = MeasuringProgress(count), time.monotonic()
     with _bar(console) as bars:
         bar = bars.add_task(hardware.name, total=count, state="starting")
 
-        def on_progress(progress: Progress) -> None:
+        def on_progress(progress: MeasuringProgress) -> None:
             nonlocal printed
             bars.update(bar, completed=progress.num_measured, state=_state(progress))
             if not console.is_terminal and time.monotonic() - printed > SAY_EVERY_S:
@@ -285,7 +293,7 @@ def _flags(cpus: CpuPlan, console: Console) -> list[str]:
     return [reason]
 
 
-def _noise_flags(progress: Progress) -> list[str]:
+def _noise_flags(progress: MeasuringProgress) -> list[str]:
     """Return what the reference kernel's median time, over its best, says against a session."""
     from tencost.workers.noise import NOISY
 
@@ -295,7 +303,7 @@ def _noise_flags(progress: Progress) -> list[str]:
     return [f"the reference kernel took {noise:.2f} times its best, median"]
 
 
-def _state(progress: Progress) -> str:
+def _state(progress: MeasuringProgress) -> str:
     seconds = (progress.total - progress.num_measured) / max(progress.per_second, 1e-9)
     remaining = timedelta(seconds=round(min(seconds, 359_999)))
     failed = progress.num_measured - progress.statuses["ok"]

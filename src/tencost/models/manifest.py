@@ -136,7 +136,7 @@ def content_digest(info: BundleFacts, *, without: Sequence[str] = ()) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def training_digest(folder: Path, read: Callable[[Path], BundleFacts]) -> str:
+def digest_training(folder: Path, read: Callable[[Path], BundleFacts]) -> str:
     """Return the sha256, hex, of all bundles of a training (`seed<k>/` in a folder): its MLflow run carries it.
 
     Args:

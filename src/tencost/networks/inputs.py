@@ -191,7 +191,7 @@ def draw_inputs(
             arrays[name] = _mask(shapes[name], item.dtype)
         else:
             high = (settings or NetworkInput(shape=[])).high
-            arrays[name] = draw(rng, shapes[name], item.dtype, high, f"input {name}")
+            arrays[name] = draw_array(rng, shapes[name], item.dtype, high, f"input {name}")
             if item.dtype in _INTEGERS and arrays[name].size > 1:
                 arrays[name].flat[0], arrays[name].flat[-1] = 0, high - 1
     return arrays
@@ -204,7 +204,7 @@ def _mask(shape: tuple[int, ...], dtype: str) -> Array:
     return mask
 
 
-def draw(
+def draw_array(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: str, high: int, where: str
 ) -> Array:
     """Draw one array.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tencost.errors import ConfigError
-from tencost.networks.source import first_sentence, held_log, require
+from tencost.networks.source import first_sentence, held_log, require_module
 
 _CONSTANT_TYPES = {
     "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
@@ -27,7 +27,7 @@ def read_model(path: Path, where: str = "") -> Any:
     Raises:
         ConfigError: there is none.
     """
-    require("onnx", extra="latency")
+    require_module("onnx", extra="latency")
     import onnx
 
     try:
@@ -49,7 +49,7 @@ def subgraphs(graph: Any) -> Iterator[Any]:
                 yield from subgraphs(setting.g)
 
 
-def attributes(node: Any) -> dict[str, Any]:
+def node_attributes(node: Any) -> dict[str, Any]:
     """Return the values of a node's attributes by name, text as str."""
     from onnx import helper
 
@@ -62,7 +62,7 @@ def attributes(node: Any) -> dict[str, Any]:
 
 def attribute(node: Any, name: str, default: Any = None) -> Any:
     """Return the value of a node's attribute, text as str."""
-    return attributes(node).get(name, default)
+    return node_attributes(node).get(name, default)
 
 
 def constant_value(node: Any) -> Any | None:
@@ -71,7 +71,7 @@ def constant_value(node: Any) -> Any | None:
 
     if node.op_type != "Constant" or len(node.attribute) != 1:
         return None
-    ((name, value),) = attributes(node).items()
+    ((name, value),) = node_attributes(node).items()
     if name in _CONSTANT_TYPES:
         return numpy_helper.from_array(np.array(value, _CONSTANT_TYPES[name]))
     return value if name == "value" else None

@@ -17,9 +17,9 @@ import numpy as np
 from tencost.networks.inputs import Array
 from tencost.networks.onnx_graph import (
     attribute,
-    attributes,
     constant_node,
     constant_value,
+    node_attributes,
     replace,
     subgraphs,
 )
@@ -236,7 +236,7 @@ def _as_function(node: _Node) -> None:
     model.graph.node[0].attribute.extend(
         setting.default_value
         for name, setting in schema.attributes.items()
-        if name not in attributes(proto) and setting.default_value.name
+        if name not in node_attributes(proto) and setting.default_value.name
     )
     if "" in proto.input:
         _define_locally(model, node)
@@ -317,7 +317,7 @@ def _conv_transpose(node: _Node) -> None:
         begin[axis], end[axis] = (smaller, larger) if upper else (larger, smaller)
     if any(added[axis] >= max(strides[axis], dilations[axis]) for axis in range(rank)):
         raise Refused("ConvTranspose with an output_shape beyond what its windows reach")
-    settings = attributes(node.proto) | {"pads": [*begin, *end], "output_padding": added}
+    settings = node_attributes(node.proto) | {"pads": [*begin, *end], "output_padding": added}
     del settings["output_shape"]
     settings.pop("auto_pad", None)
     node.finish("ConvTranspose", *node.proto.input, **settings)
@@ -350,7 +350,7 @@ def _max_pool(node: _Node) -> None:
         raise Refused("MaxPool whose second output, the places of the largest values, is used")
     if len(node.proto.output) > 1:
         outputs = node.proto.output[:1]
-        node.write("MaxPool", *node.proto.input, outputs=outputs, **attributes(node.proto))
+        node.write("MaxPool", *node.proto.input, outputs=outputs, **node_attributes(node.proto))
 
 
 def _max_unpool(node: _Node) -> None:
@@ -435,7 +435,7 @@ def _top_k(node: _Node) -> None:
     if dtype in (np.int16, np.uint16, np.uint32):
         data, *others = node.proto.input
         wide, outputs = node.cast(data, np.int64), [node.new_name(), *places]
-        node.write("TopK", wide, *others, outputs=outputs, **attributes(node.proto))
+        node.write("TopK", wide, *others, outputs=outputs, **node_attributes(node.proto))
         node.cast(outputs[0], dtype, [values])
 
 
@@ -444,7 +444,7 @@ def _reduce_bool(node: _Node) -> None:
     if node.has_type(0) and node.dtype(0) == np.bool_:
         data, *others = node.proto.input
         numbers = node.cast(data, np.uint8)
-        reduced = node.write(node.proto.op_type, numbers, *others, **attributes(node.proto))
+        reduced = node.write(node.proto.op_type, numbers, *others, **node_attributes(node.proto))
         node.cast(reduced, np.bool_, node.proto.output)
 
 

@@ -133,7 +133,7 @@ def _file(config: NetworkConfig, extension: str, root: Path | None) -> Path:
     return path
 
 
-def require(*modules: str, extra: str = "pipeline") -> None:
+def require_module(*modules: str, extra: str = "pipeline") -> None:
     """Raise MissingDependencyError for a module that is not installed, with the extra of tencost that brings it."""
     for module in modules:
         if find_spec(module) is None:

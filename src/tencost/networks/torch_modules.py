@@ -12,7 +12,7 @@ from typing import Any
 
 from tencost.errors import MeasureError
 from tencost.networks.inputs import Array
-from tencost.networks.source import first_sentence, require
+from tencost.networks.source import first_sentence, require_module
 
 
 def tensors_of(inputs: dict[str, Array]) -> tuple[Any, ...]:
@@ -58,7 +58,7 @@ def module_to_onnx(name: str, module: Any, tensors: tuple[Any, ...]) -> Any:
         MeasureError: PyTorch cannot export it.
         MissingDependencyError: a package that exporting needs is not installed.
     """
-    require("torch", "onnx", "onnxscript")
+    require_module("torch", "onnx", "onnxscript")
     import torch
 
     with _quiet(), torch.no_grad():

@@ -33,7 +33,7 @@ Trace = Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingPoint:
     """A program that was measured.
 
     Attributes:
@@ -55,7 +55,7 @@ class StartBook:
 
     hardware: str
     target: dict[str, Any]
-    starts: tuple[Start, ...]
+    starts: tuple[StartingPoint, ...]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -89,7 +89,7 @@ class StartBook:
             timed.sort(key=lambda pair: pair[0])
             fastest = timed[0][0]
             starts += [
-                Start(workload, seconds, fastest / seconds, without_postproc(trace))
+                StartingPoint(workload, seconds, fastest / seconds, without_postproc(trace))
                 for seconds, trace in timed[:per_workload]
             ]
         return cls(hardware, target, tuple(starts))

@@ -52,8 +52,8 @@ from tencost.records.query_command import (
     target_of,
 )
 from tencost.store.ids import workload_id
-from tencost.store.modules import read_modules
-from tencost.store.reading import Records
+from tencost.store.modules import stored_modules
+from tencost.store.reading import StoredRecords
 from tencost.store.tables import WORKLOADS, load_workloads
 from tencost.writing import scratch_beside
 
@@ -80,7 +80,7 @@ class Export:
 
 
 def export_metaschedule(
-    store: Records,
+    store: StoredRecords,
     folder: Path,
     workloads_table: pl.DataFrame,
     *,
@@ -96,7 +96,7 @@ def export_metaschedule(
         store: where the records are.
         folder: gets the two files; made if it is not there.
         workloads_table: the modules, with columns workload_id, mod_json and shash, as `tables.load_workloads` and
-            `modules.read_modules` return them.
+            `modules.stored_modules` return them.
         hardware: the device, exactly as the store names it.
         target: what was compiled for.
         n: schedules of each workload at most.
@@ -203,7 +203,7 @@ def run(
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _modules(store: Records, dataset: str | None) -> pl.DataFrame:
+def _modules(store: StoredRecords, dataset: str | None) -> pl.DataFrame:
     """Return the modules beside a store and those of a dataset, or of all datasets of the project."""
     if dataset is not None:
         folders = [dataset_folder(dataset)]
@@ -211,7 +211,7 @@ def _modules(store: Records, dataset: str | None) -> pl.DataFrame:
         paths = (project_folder() / PathsConfig().records).glob(f"*/{WORKLOADS}")
         folders = sorted(path.parent for path in paths)
     columns = ["workload_id", "mod_json", "shash"]
-    tables = [read_modules(store.uri), *map(load_workloads, folders)]
+    tables = [stored_modules(store.uri), *map(load_workloads, folders)]
     return pl.concat([table.select(columns) for table in tables]).unique(
         "workload_id", keep="first"
     )
@@ -230,7 +230,7 @@ def _reason(row: dict[str, Any], has_module: bool) -> str:
 
 
 def _only_failures(
-    store: Records,
+    store: StoredRecords,
     fastest: pl.DataFrame,
     hardware: str,
     target: query.Target,

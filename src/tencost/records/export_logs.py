@@ -15,7 +15,7 @@ import polars as pl
 
 from tencost.errors import RecordError
 from tencost.records.query_command import Place, open_store
-from tencost.store.reading import Records
+from tencost.store.reading import StoredRecords
 from tencost.writing import whole_file
 
 _MODULES = {"tenset": "tencost.records.tenset.writing", "t4": "tencost.records.formats.t4.writing"}
@@ -96,7 +96,9 @@ def _report_folded(records: pl.DataFrame) -> None:
         )
 
 
-def _chosen(store: Records, kind: str, hardware: str | None, dataset: str | None) -> pl.DataFrame:
+def _chosen(
+    store: StoredRecords, kind: str, hardware: str | None, dataset: str | None
+) -> pl.DataFrame:
     records = store.read(hardware)
     if dataset is not None:
         records = records.filter(pl.col("source").struct.field("dataset") == dataset)

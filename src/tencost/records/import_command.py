@@ -20,7 +20,7 @@ from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
 from tencost.records.reading.report import SHOWN, progress_bar, report, write_rejects
-from tencost.store.delta import first_line
+from tencost.store.delta import delta_error_line
 from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules
 from tencost.store.record_store import RecordStore
@@ -80,7 +80,7 @@ def run(
             _keep_modules(logs, store)
         except (DeltaError, OSError) as error:
             raise RecordError(
-                f"expected to write records into {store.uri}: {first_line(error)}. What was written before "
+                f"expected to write records into {store.uri}: {delta_error_line(error)}. What was written before "
                 "stays; run the command again when it can be written"
             ) from error
     folder = root / "data" / "rejects"

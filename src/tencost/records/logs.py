@@ -32,7 +32,7 @@ from tencost.records.reading.protocol import BATCH_ROWS, About, Module, Reject
 from tencost.records.reading.targets import NoDeviceError
 from tencost.records.reading.walk import Source
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
-from tencost.store.measured import count
+from tencost.store.measured import measurement_count
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA, to_arrow
 
@@ -312,7 +312,7 @@ def _commit(
         added = place.add(checked)
         progress.written += added.records
         progress.again += added.again
-        progress.repeats += count(checked) - added.records - added.again
+        progress.repeats += measurement_count(checked) - added.records - added.again
         progress.quarantined += added.quarantined
 
 

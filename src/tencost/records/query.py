@@ -45,7 +45,7 @@ from tencost.records.query_tables import (
 from tencost.store.ids import ID_LENGTH
 from tencost.store.layout import COLUMNS, latency
 from tencost.store.measured import measurements
-from tencost.store.reading import Records
+from tencost.store.reading import StoredRecords
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
 from tencost.store.tables import open_records
@@ -122,7 +122,7 @@ _RANKED = (
 
 
 def best(
-    store: Records,
+    store: StoredRecords,
     *,
     hardware: str,
     target: Target,
@@ -186,7 +186,7 @@ def best(
 
 
 def history(
-    store: Records,
+    store: StoredRecords,
     workload: str,
     *,
     hardware: str,
@@ -232,7 +232,9 @@ def history(
     )
 
 
-def program_history(store: Records, program: str, *, hardware: str, target: Target) -> pl.DataFrame:
+def program_history(
+    store: StoredRecords, program: str, *, hardware: str, target: Target
+) -> pl.DataFrame:
     """Return every measurement of a program on a hardware for a target, earliest first, quarantined ones too.
 
     Those without a time stamp come first. The record's own latency is the median over all runs of those that
@@ -292,7 +294,7 @@ def program_history(store: Records, program: str, *, hardware: str, target: Targ
 
 
 def new(
-    store: Records,
+    store: StoredRecords,
     since: int | None,
     *,
     hardware: str | None = None,
@@ -342,7 +344,7 @@ def new(
 
 
 def compare(
-    store: Records,
+    store: StoredRecords,
     *,
     hardware: tuple[str, str],
     target: tuple[Target, Target],
@@ -400,7 +402,7 @@ def compare(
 
 
 def statistics(
-    store: Records,
+    store: StoredRecords,
     *,
     by: Sequence[str] = ("hardware", "format"),
     hardware: str | None = None,
@@ -453,7 +455,7 @@ def statistics(
     )
 
 
-def sql(store: Records | str, text: str) -> pl.DataFrame:
+def sql(store: StoredRecords | str, text: str) -> pl.DataFrame:
     """Ask a record store in SQL (DuckDB's), reading only.
 
     Tables: `records`, the schema's columns and `latency_s`, without quarantined rows; `all_records`, with them.
@@ -482,7 +484,7 @@ def sql(store: Records | str, text: str) -> pl.DataFrame:
     return Tables(open_records(store) if isinstance(store, str) else store).ask(text)
 
 
-def current_version(store: Records) -> int | None:
+def current_version(store: StoredRecords) -> int | None:
     """Return the version of the table now, None for a build's file; pass it to `new` later on.
 
     Raises:
@@ -491,7 +493,7 @@ def current_version(store: Records) -> int | None:
     return store.view().version
 
 
-def find_workload(store: Records, text: str, *, hardware: str | None = None) -> str:
+def find_workload(store: StoredRecords, text: str, *, hardware: str | None = None) -> str:
     """Return the id of the workload that has this id, this task name, or an id that begins so.
 
     Args:
@@ -531,7 +533,7 @@ def find_workload(store: Records, text: str, *, hardware: str | None = None) -> 
     )
 
 
-def only_target(store: Records, hardware: str) -> str:
+def only_target(store: StoredRecords, hardware: str) -> str:
     """Return the one target, canonical JSON, that a hardware's records were compiled for.
 
     Raises:

@@ -23,7 +23,7 @@ from tencost.records.answers import show
 if TYPE_CHECKING:
     import polars as pl
 
-    from tencost.store.reading import Records
+    from tencost.store.reading import StoredRecords
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def sql(place: Place, form: Form, text: str) -> None:
     _show(query.sql(open_store(place), text), form)
 
 
-def open_store(place: Place) -> Records:
+def open_store(place: Place) -> StoredRecords:
     """Return the store at a place.
 
     Raises:
@@ -260,7 +260,7 @@ def project_folder() -> Path:
         return Path.cwd()
 
 
-def target_of(store: Records, target: str | None, hardware: str) -> str:
+def target_of(store: StoredRecords, target: str | None, hardware: str) -> str:
     """Return a target, canonical JSON; where none is given, a hardware's only one.
 
     Raises:
@@ -271,7 +271,7 @@ def target_of(store: Records, target: str | None, hardware: str) -> str:
     return query.only_target(store, hardware) if target is None else query.canonical(target)
 
 
-def _workload(store: Records, text: str | None, hardware: str | None) -> str | None:
+def _workload(store: StoredRecords, text: str | None, hardware: str | None) -> str | None:
     from tencost.records import query
 
     return None if text is None else query.find_workload(store, text, hardware=hardware)

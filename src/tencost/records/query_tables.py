@@ -24,7 +24,7 @@ from tencost.store.delta import whole_files
 from tencost.store.generator import ENOUGH_PROGRAMS, age
 from tencost.store.ids import canonical_target
 from tencost.store.layout import COLUMNS, PARTITION
-from tencost.store.reading import Records, StoreView, View
+from tencost.store.reading import StoredRecords, StoreView, View
 
 Target = Mapping[str, Any] | str
 """A target as a mapping, as its JSON text, or as the text of an older TVM."""
@@ -54,7 +54,7 @@ def canonical(target: Target) -> str:
 class Tables:
     """The tables of a store at the version that it was opened at; `known` holds what `only_since` finds."""
 
-    def __init__(self, store: Records) -> None:
+    def __init__(self, store: StoredRecords) -> None:
         import duckdb
 
         self._uri = store.uri

@@ -22,7 +22,7 @@ from tencost.records.log_dataset import LogDataset, read_log_dataset
 from tencost.records.logs import is_measured
 from tencost.records.reading.report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.store.generator import UNKNOWN, age
-from tencost.store.measured import count, one_of_each
+from tencost.store.measured import measurement_count, one_of_each
 from tencost.store.schema import to_arrow
 from tencost.store.tables import TASKS, WORKLOADS, write_records
 from tencost.writing import whole_folder
@@ -76,7 +76,7 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
 def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     read = to_arrow(imported.records) if isinstance(imported, Import) else imported.records
     table = one_of_each(judged(read, {task.workload_id: task.flop for task in imported.tasks}))
-    measured = count(table)
+    measured = measurement_count(table)
     write_records(folder, table)
     for items, schema, name in (
         (imported.workloads, _WORKLOAD_COLUMNS, WORKLOADS),
@@ -93,7 +93,7 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
     summary = {
         "records": table.num_rows,
         "measured_again": measured - table.num_rows,
-        "duplicates": count(read) - measured,
+        "duplicates": measurement_count(read) - measured,
         "quarantined": table.num_rows - table.column("quarantine").null_count,
         "programs": len(table.column("program_id").unique()),
         "workloads": len(table.column("workload_id").unique()),

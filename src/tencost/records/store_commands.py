@@ -16,7 +16,7 @@ from tencost.errors import RecordError, printable
 from tencost.records import query
 from tencost.store import editing
 from tencost.store.generator import age
-from tencost.store.migration import migrate as migrate_store
+from tencost.store.migration import migrate_store
 from tencost.store.record_store import RecordStore
 from tencost.store.tables import open_records
 

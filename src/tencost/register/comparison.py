@@ -45,7 +45,7 @@ from tencost.train.data import Data
 
 
 @dataclass(frozen=True)
-class Opponent:
+class ChampionOpponent:
     """The champion as the challenger meets it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Opponent:
     notes: tuple[str, ...] = ()
 
 
-def compare(
+def compare_scores(
     opponent: str,
     family: str,
     truth: Truth,
@@ -102,7 +102,7 @@ def against_champion(
     champion: Version,
     truth: Truth,
     challenger: Sequence[SeedScore],
-) -> Opponent:
+) -> ChampionOpponent:
     """Score the champion's bundles anew on the test part and compare.
 
     Args:
@@ -120,7 +120,7 @@ def against_champion(
             bundles, note = _seeds(client, data.root, Path(cache), champion, registered)
         rows = program_rows(data, registered.info, truth)
     except (BundleError, FeatureError) as error:
-        return Opponent(notes=(unusable(name, error),))
+        return ChampionOpponent(notes=(unusable(name, error),))
     milliseconds = predict_ms(registered, rows)
     if not bundles:
         return _by_tags(data, champion, registered, truth, challenger, milliseconds)
@@ -131,8 +131,8 @@ def against_champion(
     predictions = [predict(bundle, rows) for bundle in bundles]
     scores = [score_records(truth, each.raw, each.score) for each in predictions]
     family = registered.info.family
-    comparison = compare(name, family, truth, challenger, scores, milliseconds)
-    return Opponent(comparison, registered, tuple(notes))
+    comparison = compare_scores(name, family, truth, challenger, scores, milliseconds)
+    return ChampionOpponent(comparison, registered, tuple(notes))
 
 
 def _seeds(
@@ -178,7 +178,7 @@ def _by_tags(
     truth: Truth,
     challenger: Sequence[SeedScore],
     milliseconds: float,
-) -> Opponent:
+) -> ChampionOpponent:
     """Compare with what the version's tags hold of its twin's scores, if it was judged on the same tasks."""
     name, tags = f"champion {champion.semver or champion.number}", champion.tags
     same_tasks = tags.get(
@@ -189,7 +189,7 @@ def _by_tags(
             f"{name} was fitted on all records and its run does not hold its twin any more, whose figures are of other "
             "tasks: it is not compared"
         )
-        return Opponent(None, registered, (note,))
+        return ChampionOpponent(None, registered, (note,))
     every = np.ones((1, len(truth.tasks)))
 
     def difference(metric: str) -> Difference:
@@ -199,4 +199,4 @@ def _by_tags(
     family, num_seeds = registered.info.family, int(tags.get("num_seeds") or 1)
     comparison = _comparison(name, family, difference, num_seeds, milliseconds)
     note = f"{name} is compared by the figures that it keeps of its twin, which its run does not hold any more"
-    return Opponent(comparison, registered, (note,))
+    return ChampionOpponent(comparison, registered, (note,))

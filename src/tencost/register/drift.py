@@ -21,7 +21,7 @@ import polars as pl
 from tencost.evaluate.interval import Difference, bootstrap
 from tencost.evaluate.metrics import Floats
 from tencost.records.query_tables import Tables, quoted
-from tencost.store.reading import Records
+from tencost.store.reading import StoredRecords
 
 SCRATCH = "scratch"
 """What records of a run without a registered model are chosen by."""
@@ -66,7 +66,7 @@ class TuningRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class History:
+class VersionHistory:
     """The tuning runs of a model version on a hardware.
 
     Attributes:
@@ -118,7 +118,7 @@ class Drift:
     recent: Difference | None
 
 
-def histories(store: Records, model: str | None = None) -> list[History]:
+def histories(store: StoredRecords, model: str | None = None) -> list[VersionHistory]:
     """Return what a store holds of every model version's tuning runs, sorted by version and hardware.
 
     Args:
@@ -153,7 +153,7 @@ def mean_over(rankings: Sequence[Ranking]) -> Difference | None:
     return bootstrap(lambda counts: _mean(rankings, counts), np.zeros(len(rankings), np.int64))
 
 
-def verdict(history: History, rule: DriftRule | None = None) -> Drift:
+def verdict(history: VersionHistory, rule: DriftRule | None = None) -> Drift:
     """Say what to do about a version.
 
     - `retrain` where the latest runs are surely below the floor (the upper end of the interval is), where they are
@@ -226,7 +226,7 @@ def _drop_check(
     return (Action.retrain if shared else Action.watch), text
 
 
-def _tvm_checks(history: History) -> list[tuple[Action, str]]:
+def _tvm_checks(history: VersionHistory) -> list[tuple[Action, str]]:
     now = next((run.tvm for run in reversed(history.runs) if run.tvm), None)
     if now is None or history.trained_on is None or now == history.trained_on:
         return []
@@ -250,14 +250,14 @@ def _mean(rankings: Sequence[Ranking], counts: Floats) -> Floats:
     return np.asarray(weights @ correlations / weights.sum(axis=1))
 
 
-def _history(rounds: pl.DataFrame) -> History:
+def _history(rounds: pl.DataFrame) -> VersionHistory:
     """Make a history of the rows of one version and hardware, one a round, in order of runs and rounds."""
     scored = rounds.filter("scored").group_by("run", maintain_order=True)
     runs = sorted(
         (_tuning_run(frame) for _, frame in scored), key=lambda run: (run.started or 0.0, run.run)
     )
     trained = next((text for text in rounds["model_tvm"].to_list() if text), None)
-    return History(
+    return VersionHistory(
         version=rounds["version"][0],
         hardware=rounds["hardware"][0],
         trained_on=trained or next((run.tvm for run in runs if run.tvm), None),

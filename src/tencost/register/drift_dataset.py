@@ -29,8 +29,8 @@ from tencost.records.query_tables import Tables
 from tencost.records.raw_layout import folder_name
 from tencost.records.raw_layout import read_modules as modules_of_networks
 from tencost.register.drift import of_model
-from tencost.store.modules import read_modules
-from tencost.store.reading import Records
+from tencost.store.modules import stored_modules
+from tencost.store.reading import StoredRecords
 from tencost.writing import put_folder, scratch_beside
 
 _OF_RECORD = ("round", "batch", "arm", "score")
@@ -40,7 +40,7 @@ _ABOUT_JSON = ("engine_config", "build_config", "runtime_config", "execution_con
 
 
 @dataclass(frozen=True)
-class Added:
+class DatasetAddition:
     """What was added: records, their workloads, tasks that were new; names of workloads that have no module."""
 
     records: int
@@ -49,7 +49,7 @@ class Added:
     without_module: tuple[str, ...]
 
 
-def add_to_dataset(store: Records, folder: Path, model: str | None = None) -> Added:
+def add_to_dataset(store: StoredRecords, folder: Path, model: str | None = None) -> DatasetAddition:
     """Add the records of tuning runs to a raw dataset's folder, which is made if it is not there.
 
     Args:
@@ -72,7 +72,7 @@ def add_to_dataset(store: Records, folder: Path, model: str | None = None) -> Ad
     source = f"tune-{hashlib.sha256(f'{store.uri} {model}'.encode()).hexdigest()[:8]}"
     for hardware, group in groupby(usable, itemgetter("hardware")):
         _write_records(folder / "measure_records" / hardware, source, group, modules)
-    return Added(
+    return DatasetAddition(
         records=len(usable),
         workloads=len({row["workload_id"] for row in usable}),
         tasks=_add_tasks(folder, usable, modules),
@@ -82,13 +82,13 @@ def add_to_dataset(store: Records, folder: Path, model: str | None = None) -> Ad
     )
 
 
-def _modules(store: Records, folder: Path) -> dict[str, tuple[str, str | None]]:
+def _modules(store: StoredRecords, folder: Path) -> dict[str, tuple[str, str | None]]:
     """Return (module as JSON text, TVM's hash or None) by workload, of the dataset and of the store."""
     modules: dict[str, tuple[str, str | None]] = {
         module.workload_id: (module.mod_json, None) for module in modules_of_networks(folder)
     }
     for workload, mod_json, shash in (
-        read_modules(store.uri).select("workload_id", "mod_json", "shash").iter_rows()
+        stored_modules(store.uri).select("workload_id", "mod_json", "shash").iter_rows()
     ):
         modules[workload] = (mod_json, shash)
     return modules

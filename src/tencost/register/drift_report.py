@@ -23,12 +23,12 @@ from tencost.register.drift import (
     Action,
     Drift,
     DriftRule,
-    History,
     TuningRun,
+    VersionHistory,
     histories,
     verdict,
 )
-from tencost.store.reading import Records
+from tencost.store.reading import StoredRecords
 from tencost.store.tables import open_records
 
 _SCALE = 10
@@ -87,7 +87,7 @@ def run(
         _add(store, add_to, model, console)
 
 
-def _print(history: History, drift: Drift, console: Console, store: str | None) -> None:
+def _print(history: VersionHistory, drift: Drift, console: Console, store: str | None) -> None:
     def line(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -144,7 +144,7 @@ def _time(run: TuningRun, form: str) -> str:
     return "" if run.started is None else datetime.fromtimestamp(run.started, UTC).strftime(form)
 
 
-def _next(history: History, drift: Drift, store: str | None) -> str:
+def _next(history: VersionHistory, drift: Drift, store: str | None) -> str:
     name = history.version.removeprefix("models:/").rpartition("/")[0] or history.version
     place = f" --store {store}" if store else ""
     if drift.action is Action.retrain:
@@ -157,7 +157,7 @@ def _next(history: History, drift: Drift, store: str | None) -> str:
     return f"tencost tune model_uri={history.version}, then tencost register drift {name}{place}"
 
 
-def _add(store: Records, folder: Path, model: str | None, console: Console) -> None:
+def _add(store: StoredRecords, folder: Path, model: str | None, console: Console) -> None:
     from tencost.register.drift_dataset import add_to_dataset
 
     added = add_to_dataset(store, folder, model)
@@ -167,7 +167,7 @@ def _add(store: Records, folder: Path, model: str | None, console: Console) -> N
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _json(history: History, drift: Drift) -> dict[str, Any]:
+def _json(history: VersionHistory, drift: Drift) -> dict[str, Any]:
     return {
         "version": history.version,
         "hardware": history.hardware,
@@ -198,7 +198,7 @@ def _ends(estimate: Difference | None) -> dict[str, float] | None:
     return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
 
 
-def plot_drift(by_version: Sequence[History], path: Path) -> None:
+def plot_drift(by_version: Sequence[VersionHistory], path: Path) -> None:
     """Draw one line a version as a PNG: mean rank correlation of each run, its 95 % interval as a band.
 
     Runs of all versions share one axis, in order of time. Runs without a round to compare are left out.
@@ -228,7 +228,7 @@ def plot_drift(by_version: Sequence[History], path: Path) -> None:
     save_figure(figure, "Ranking in production; mean and 95 % interval over rounds", path)
 
 
-def _plot_version(axis: Any, history: History, places: dict[str, int], index: int) -> None:
+def _plot_version(axis: Any, history: VersionHistory, places: dict[str, int], index: int) -> None:
     from tencost.evaluate.plots import MARKERS, PALETTE
 
     estimates = {places[run.run]: run.estimate for run in history.runs if run.estimate is not None}

@@ -28,7 +28,7 @@ from typing import Any
 
 from tencost.evaluate.interval import Difference
 from tencost.evaluate.program_board import ProgramRow
-from tencost.register.promotion import METRICS, ProgramVerdict, Rule
+from tencost.register.promotion import METRICS, ProgramVerdict, PromotionRule
 from tencost.register.registry import Version
 from tencost.register.round_time import CANDIDATES, RoundTime
 from tencost.register.verdict import interval_text
@@ -84,7 +84,7 @@ def content(
     champion: Version | None,
     best: ProgramRow,
     verdict: ProgramVerdict,
-    rule: Rule,
+    rule: PromotionRule,
     rounds: Mapping[str, RoundTime],
 ) -> dict[str, Any]:
     """Return a verdict as JSON values; NaN becomes null.

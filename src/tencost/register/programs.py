@@ -25,7 +25,7 @@ from rich.console import Console
 from tencost.config import Config
 from tencost.errors import RecordError, RegistryError
 from tencost.evaluate.leaderboard_table import markdown_table
-from tencost.evaluate.prediction import load_model, predict_ms, program_rows
+from tencost.evaluate.prediction import load_seeds, predict_ms, program_rows
 from tencost.evaluate.program_board import REFERENCES, ProgramBoard, ProgramRow
 from tencost.evaluate.report import COLUMNS
 from tencost.evaluate.scoring import HEADLINE, SeedScore, score_records
@@ -36,21 +36,21 @@ from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle, BundleInfo, load_bundle, training_digest
 from tencost.models.programs.ranker import reference_features
 from tencost.register import notes, registry, stage
-from tencost.register.comparison import Opponent, against_champion, compare
-from tencost.register.promotion import Challenger, ProgramVerdict, Rule, judge
+from tencost.register.comparison import ChampionOpponent, against_champion, compare_scores
+from tencost.register.promotion import Challenger, ProgramVerdict, PromotionRule, judge_ranker
 from tencost.register.registry import Offer, Version
 from tencost.register.round_time import RoundTime, round_times
-from tencost.register.stage import RunNotes, Subject
+from tencost.register.stage import RegistrationSubject, RunNotes
 from tencost.register.start_records import ship, training_starts
-from tencost.register.verdict import Verdict
+from tencost.register.verdict import PromotionVerdict
 from tencost.train.data import Data
-from tencost.train.fit.refit import refit
+from tencost.train.fit.refit import fit_all_parts
 
 _JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 @dataclass
-class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
+class ProgramSubject(RegistrationSubject[ProgramRow, ProgramVerdict]):
     """The winner among the models of programs of a hardware.
 
     Attributes:
@@ -96,7 +96,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
     def twin(self) -> Bundle:
         """The winner's bundle of the seed that did best on the validation part."""
         scores, pairwise = self.scores[self.row.model], self.row.valid_pairwise
-        bundles = load_model(self.root / self.row.folder).bundles
+        bundles = load_seeds(self.root / self.row.folder).bundles
         assert len(bundles) == len(scores) == len(self.row.seeds), (
             "the report does not fit the models"
         )
@@ -108,7 +108,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         if not self.cfg.rule.refit:
             return self.twin
         with Console(stderr=True).status(f"fitting {self.row.model} on all records"):
-            return load_bundle(refit(self.data, self.twin, self.work / "refit"))
+            return load_bundle(fit_all_parts(self.data, self.twin, self.work / "refit"))
 
     @cached_property
     def programs(self) -> Ragged:
@@ -129,7 +129,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         return registry.bundle_offer(folder, hardware.description or hardware.name, self.programs)
 
     def judge(self, client: Any, version: Version, champion: Version | None) -> ProgramVerdict:
-        scores, opponent = self.scores[self.row.model], Opponent()
+        scores, opponent = self.scores[self.row.model], ChampionOpponent()
         if champion is not None:
             opponent = against_champion(client, self.data, champion, self.truth, scores)
         sides = {"challenger": self.bundle}
@@ -145,7 +145,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
             rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
         )
         references = tuple(
-            compare(row.model, row.family, self.truth, scores, self.scores[row.model])
+            compare_scores(row.model, row.family, self.truth, scores, self.scores[row.model])
             for row in self.board.models
             if row.reference
         )
@@ -153,7 +153,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         compared = opponent.comparison
         if compared is not None:
             compared = replace(compared, round_s=self._seconds("champion"))
-        verdict = judge(challenger, references, compared, required=required, rule=self._rule)
+        verdict = judge_ranker(challenger, references, compared, required=required, rule=self._rule)
         return verdict.with_notes((*opponent.notes, *spared))
 
     def description(self, version: Version) -> str:
@@ -200,8 +200,8 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         )
 
     @property
-    def _rule(self) -> Rule:
-        return Rule(min_seeds=self.cfg.rule.min_seeds)
+    def _rule(self) -> PromotionRule:
+        return PromotionRule(min_seeds=self.cfg.rule.min_seeds)
 
     def _seconds(self, side: str) -> float | None:
         return self._rounds[side].seconds if side in self._rounds else None
@@ -232,7 +232,7 @@ class ProgramSubject(Subject[ProgramRow, ProgramVerdict]):
         return tuple(name for name in REFERENCES if name not in spared), notes
 
 
-def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> Verdict:
+def run(cfg: Config, root: Path, *, required: tuple[str, ...] | None = None) -> PromotionVerdict:
     """Register the winner on cfg.hardware, see `stage.run`; `required` is that of `ProgramSubject`."""
     return stage.run(cfg, root, partial(ProgramSubject, required=required))
 

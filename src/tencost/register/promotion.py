@@ -2,16 +2,16 @@
 
 The rule, on the test part of the split, means over training seeds:
 
-1. The challenger was trained with at least `Rule.min_seeds` seeds, and was not rolled back before.
+1. The challenger was trained with at least `PromotionRule.min_seeds` seeds, and was not rolled back before.
 2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher geo1, top-1, top-5 and pairwise. A reference may
    have fewer seeds (one, in the default pipeline): its sentences then say how many.
 3. Against the champion, where there is one: higher geo1, and top-1, top-5 and pairwise not lower by
-   more than `Rule.margin`.
+   more than `PromotionRule.margin`.
    Against all of them: a search score that is not known to be lower, its interval not below 0.
-4. Prediction takes no longer than `Rule.max_predict_ms` per 1,000 programs, and no longer than
-   `Rule.max_slowdown` times the champion's (times below `Rule.free_predict_ms` are not compared).
+4. Prediction takes no longer than `PromotionRule.max_predict_ms` per 1,000 programs, and no longer than
+   `PromotionRule.max_slowdown` times the champion's (times below `Rule.free_predict_ms` are not compared).
 5. What a tuning round asks of the model, features included, takes no longer than
-   `Rule.max_round_slowdown` times the champion's (below `Rule.free_round_s` it does not matter; a
+   `PromotionRule.max_round_slowdown` times the champion's (below `Rule.free_round_s` it does not matter; a
    time that could not be measured does not block).
 
 What a tuner gains decides, on tasks that count alike: geo1. The search score, though it replays a
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from tencost.evaluate.interval import Difference
 from tencost.register.verdict import (
     Check,
-    Verdict,
+    PromotionVerdict,
     check_challenger,
     decide,
     interval_text,
@@ -40,7 +40,7 @@ from tencost.register.verdict import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class PromotionRule:
     """What the rule tolerates."""
 
     min_seeds: int = 5
@@ -108,7 +108,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class ProgramVerdict(Verdict):
+class ProgramVerdict(PromotionVerdict):
     """A verdict with the numbers that were compared.
 
     Attributes:
@@ -122,13 +122,13 @@ class ProgramVerdict(Verdict):
     champion: Comparison | None
 
 
-def judge(
+def judge_ranker(
     challenger: Challenger,
     references: tuple[Comparison, ...],
     champion: Comparison | None,
     *,
     required: tuple[str, ...] = (),
-    rule: Rule | None = None,
+    rule: PromotionRule | None = None,
 ) -> ProgramVerdict:
     """Apply the rule.
 
@@ -140,7 +140,7 @@ def judge(
             promotion.
         rule: what is tolerated.
     """
-    rule = rule or Rule()
+    rule = rule or PromotionRule()
     checks = [
         *check_challenger(
             challenger.num_seeds,
@@ -187,7 +187,7 @@ def _search(difference: Difference | None, opponent: str) -> list[Check]:
     return [(not worse, f"{text}, {'' if worse else 'not '}known to be lower")]
 
 
-def _against_champion(champion: Comparison, rule: Rule) -> list[Check]:
+def _against_champion(champion: Comparison, rule: PromotionRule) -> list[Check]:
     gain = champion.geo1
     checks = [(gain.mean > 0.0, sentence("geo1", gain, champion.opponent))]
     for metric in ("top1", "top5", "pairwise"):
@@ -197,7 +197,9 @@ def _against_champion(champion: Comparison, rule: Rule) -> list[Check]:
     return [*checks, *_search(champion.search_score, champion.opponent)]
 
 
-def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[Check]:
+def _prediction(
+    challenger: Challenger, champion: Comparison | None, rule: PromotionRule
+) -> list[Check]:
     predict_ms = challenger.predict_ms
     text = f"scores 1,000 programs in {predict_ms:.0f} ms, limit {rule.max_predict_ms:.0f} ms"
     checks = [(predict_ms <= rule.max_predict_ms, text)]
@@ -212,7 +214,7 @@ def _prediction(challenger: Challenger, champion: Comparison | None, rule: Rule)
     return checks
 
 
-def _round(challenger: Challenger, champion: Comparison | None, rule: Rule) -> list[Check]:
+def _round(challenger: Challenger, champion: Comparison | None, rule: PromotionRule) -> list[Check]:
     round_s = challenger.round_s
     if round_s is None:
         return [(True, f"a round's time was not measured: {challenger.unmeasured}")]

@@ -40,7 +40,7 @@ from tencost.register.pull import CHALLENGER as CHALLENGER
 from tencost.register.pull import CHAMPION as CHAMPION
 from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
 from tencost.tracking.runs import log_model
-from tencost.tracking.server_check import reach
+from tencost.tracking.server_check import reach_server
 
 CONTENT_TAG = "content_digest"
 PROMOTED_TAG = "promoted"
@@ -90,7 +90,7 @@ def connect(uri: str) -> Any:
     Raises:
         RegistryError: a server that does not answer, or does not let us in.
     """
-    reach(uri)
+    reach_server(uri)
     settle_mlflow()
     from mlflow import MlflowClient
 

@@ -27,7 +27,7 @@ from tencost.register import notes, registry
 from tencost.register.pull import ALIAS, CHALLENGER, CHAMPION, registry_uri
 from tencost.register.registry import Version
 from tencost.register.verdict import NO
-from tencost.tracking.server_check import answering
+from tencost.tracking.server_check import explain_server_errors
 
 ALIAS_TAG = "alias."
 _FIGURES = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "search_score": "search score"}
@@ -82,7 +82,7 @@ def print_champions(root: Path, console: Console | None = None) -> None:
         console.print(f"{name}: {text}", highlight=False)
 
 
-def rollback(root: Path, name: str, number: int | None = None) -> None:
+def rollback_and_print(root: Path, name: str, number: int | None = None) -> None:
     """Point the champion alias back, to a version or to the champion before, and print that.
 
     Raises:
@@ -99,7 +99,7 @@ def rollback(root: Path, name: str, number: int | None = None) -> None:
     Console().print(f"{name}: {text}", highlight=False, soft_wrap=True)
 
 
-def promote(root: Path, name: str, alias: str, number: int | None = None) -> None:
+def promote_and_print(root: Path, name: str, alias: str, number: int | None = None) -> None:
     """Point an environment's alias to a version, the champion unless one is named, and print that.
 
     Raises:
@@ -238,7 +238,7 @@ def _models(root: Path) -> list[tuple[str, list[Version]]]:
     uri = registry_uri(root)
     if _is_absent(uri):
         return []
-    with answering(uri):
+    with explain_server_errors(uri):
         client = registry.connect(uri)
         names = registry.list_models(client)
         return [(name, registry.list_versions(client, name)[::-1]) for name in names]
@@ -256,7 +256,7 @@ def _existing_registry(root: Path) -> Iterator[Any]:
         raise RegistryError(
             f"there is no registry at {without_secrets(uri)}. Run `dvc repro` first."
         )
-    with answering(uri):
+    with explain_server_errors(uri):
         yield registry.connect(uri)
 
 

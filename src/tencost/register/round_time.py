@@ -143,7 +143,7 @@ def _replayed(mod_json: str, rows: list[dict[str, Any]]) -> _Batch:
     from tvm.target import Target
 
     from tencost.programs.trace.intrinsics import register_intrinsics
-    from tencost.programs.trace.replay import first_line, load_module, replay
+    from tencost.programs.trace.replay import error_line, load_module, replay
 
     try:
         target = Target(orjson.loads(rows[0]["target"]))
@@ -151,7 +151,7 @@ def _replayed(mod_json: str, rows: list[dict[str, Any]]) -> _Batch:
         module = load_module(mod_json)
         context = TuneContext(module, target=target, num_threads=1)
     except Exception as error:
-        raise FeatureError(f"this TVM cannot read a workload: {first_line(error)}") from error
+        raise FeatureError(f"this TVM cannot read a workload: {error_line(error)}") from error
     schedules = [replay(module, row["program"]).schedule for row in rows]
     return _Batch(
         context, [MeasureCandidate(schedule, []) for schedule in schedules if schedule is not None]

@@ -27,14 +27,14 @@ from tencost.errors import RegistryError
 from tencost.evaluate.leaderboard import Board, Row
 from tencost.register import registry
 from tencost.register.registry import Offer, Version
-from tencost.register.verdict import YES, Verdict
+from tencost.register.verdict import YES, PromotionVerdict
 from tencost.tracking import orphaned_runs
 from tencost.tracking import runs as tracking
 from tencost.tracking.runs import TrackedRun
 from tencost.writing import whole_file
 
 R = TypeVar("R", bound=Row)
-V = TypeVar("V", bound=Verdict)
+V = TypeVar("V", bound=PromotionVerdict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class RunNotes:
 
 
 @dataclass
-class Subject(ABC, Generic[R, V]):
+class RegistrationSubject(ABC, Generic[R, V]):
     """The winner of one evaluation: what is offered to the registry, and how it is judged.
 
     Attributes:
@@ -147,8 +147,8 @@ class Subject(ABC, Generic[R, V]):
 
 
 def run(
-    cfg: Config, root: Path, subject_of: Callable[[Config, Path, Path], Subject[R, V]]
-) -> V | Verdict:
+    cfg: Config, root: Path, subject_of: Callable[[Config, Path, Path], RegistrationSubject[R, V]]
+) -> V | PromotionVerdict:
     """Register the winner on cfg.hardware and promote it if the rule allows.
 
     Args:
@@ -169,9 +169,11 @@ def run(
         offer = subject.offer()
         run_id = _training_run(client, cfg, subject.COMMAND, *subject.training(), seeds)
         version, new = registry.register_offer(client, offer, run_id=run_id, description="")
-        verdict: V | Verdict
+        verdict: V | PromotionVerdict
         if champion is not None and champion.number == version.number:
-            verdict = Verdict(False, (f"{YES}version {version.number} is the champion already",))
+            verdict = PromotionVerdict(
+                False, (f"{YES}version {version.number} is the champion already",)
+            )
         else:
             judged = verdict = subject.judge(client, version, champion)
             before, champion = champion, version if judged.promote else champion
@@ -204,7 +206,11 @@ def _training_run(
 
 
 def _write(
-    client: Any, subject: Subject[R, V], version: Version, champion: Version | None, verdict: V
+    client: Any,
+    subject: RegistrationSubject[R, V],
+    version: Version,
+    champion: Version | None,
+    verdict: V,
 ) -> None:
     """Write a verdict to the version and to its run."""
     number, run_id = str(version.number), version.run_id
@@ -235,7 +241,9 @@ def _write_mark(path: Path, version: Version) -> None:
         )
 
 
-def _print(version: Version, new: bool, champion: Version | None, verdict: Verdict) -> None:
+def _print(
+    version: Version, new: bool, champion: Version | None, verdict: PromotionVerdict
+) -> None:
     """Print the outcome for a version."""
     console = Console()
     state = "registered" if new else "registered before"

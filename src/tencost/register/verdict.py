@@ -1,6 +1,6 @@
 """A verdict on a challenger, and the checks that every promotion rule has.
 
-The rules themselves are two functions: `register.promotion.judge` of models of programs,
+The rules themselves are two functions: `register.promotion.judge_ranker` of models of programs,
 `register.networks.promotion.judge` of models of whole networks.
 """
 
@@ -19,7 +19,7 @@ Check = tuple[bool, str]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PromotionVerdict:
     """The decision of a promotion rule, and why.
 
     Attributes:

@@ -38,7 +38,7 @@ from rich.console import Console
 from tencost.errors import RegistryError, printable
 from tencost.register import registry
 from tencost.register.pull import registry_uri
-from tencost.tracking.server_check import answering
+from tencost.tracking.server_check import explain_server_errors
 
 SECRET_VARIABLE = "TENCOST_WEBHOOK_SECRET"
 EVENT = "model_version_alias.created"
@@ -93,7 +93,7 @@ def add(root: Path, url: str) -> None:
         )
     from mlflow.exceptions import MlflowException
 
-    with answering(uri):
+    with explain_server_errors(uri):
         client = registry.connect(uri)
         replaced = [hook for hook in client.list_webhooks() if hook.name == HOOK]
         try:

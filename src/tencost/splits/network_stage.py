@@ -20,7 +20,7 @@ def run(cfg: Config, root: Path) -> None:
     """
     folders = Folders(cfg, root)
     labelled = table.load_graphs(folders.graphs)
-    parts = splits.divide(labelled.graphs, cfg.graph_split)
+    parts = splits.divide_graphs(labelled.graphs, cfg.graph_split)
     splits.save_parts(folders.split, labelled.graphs, parts)
     leaked = splits.leaks(labelled.graphs, parts)
     console = Console(stderr=True)

@@ -30,7 +30,7 @@ _SCHEMA = {"row": pl.Int64, "graph_id": pl.String, "part": pl.String}
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class GraphParts:
     """Rows of a GraphSet, int64, increasing, each in one part at most.
 
     Attributes:
@@ -50,7 +50,7 @@ class Parts:
         return [(part.name, getattr(self, part.name)) for part in fields(self)]
 
 
-def divide(graphs: GraphSet, config: GraphSplitConfig) -> Parts:
+def divide_graphs(graphs: GraphSet, config: GraphSplitConfig) -> GraphParts:
     """Divide graphs.
 
     Args:
@@ -74,7 +74,7 @@ def divide(graphs: GraphSet, config: GraphSplitConfig) -> Parts:
         part[ood] = "test_ood"
         if config.per_family is not None:
             _cap(graphs.family, keys, part, config, config.per_family)
-    parts = Parts(*(np.flatnonzero(part == field.name) for field in fields(Parts)))
+    parts = GraphParts(*(np.flatnonzero(part == field.name) for field in fields(GraphParts)))
     for name, rows in parts.items():
         if not len(rows) and (name != "test_ood" or held_out):
             raise SplitError(
@@ -84,14 +84,14 @@ def divide(graphs: GraphSet, config: GraphSplitConfig) -> Parts:
     return parts
 
 
-def leaks(graphs: GraphSet, parts: Parts) -> NDArray[np.int64]:
+def leaks(graphs: GraphSet, parts: GraphParts) -> NDArray[np.int64]:
     """Return the rows of test and test_ood that are equal to a graph to learn from: int64, none in a fair division."""
     tested = np.concatenate([parts.test, parts.test_ood])
     keys = shape_keys(graphs)
     return tested[np.isin(keys[tested], keys[parts.train])]
 
 
-def save_parts(folder: Path, graphs: GraphSet, parts: Parts) -> None:
+def save_parts(folder: Path, graphs: GraphSet, parts: GraphParts) -> None:
     """Write a division; complete or not at all."""
     rows = np.concatenate([rows for _, rows in parts.items()])
     names = np.repeat([name for name, _ in parts.items()], [len(rows) for _, rows in parts.items()])
@@ -100,7 +100,7 @@ def save_parts(folder: Path, graphs: GraphSet, parts: Parts) -> None:
         pl.DataFrame(columns, schema=_SCHEMA).sort("row").write_parquet(partial)
 
 
-def load_parts(folder: Path, graphs: GraphSet) -> Parts:
+def load_parts(folder: Path, graphs: GraphSet) -> GraphParts:
     """Read what `save_parts` wrote.
 
     Args:
@@ -123,7 +123,7 @@ def load_parts(folder: Path, graphs: GraphSet) -> Parts:
     if frame.schema != _SCHEMA or any(frame.null_count().row(0)):
         raise SplitError(f"expected {', '.join(_SCHEMA)} in {path}, found others. {again}")
     rows, names = frame["row"].to_numpy(), frame["part"]
-    part_names = [field.name for field in fields(Parts)]
+    part_names = [field.name for field in fields(GraphParts)]
     ordered = (
         len(rows) > 0 and rows[0] >= 0 and rows[-1] < len(graphs) and (np.diff(rows) > 0).all()
     )
@@ -135,7 +135,7 @@ def load_parts(folder: Path, graphs: GraphSet) -> Parts:
         raise SplitError(
             f"expected {path} to divide these graphs, found the ids of others. {again}"
         )
-    return Parts(*(rows[(names == name).to_numpy()] for name in part_names))
+    return GraphParts(*(rows[(names == name).to_numpy()] for name in part_names))
 
 
 def _families(graphs: GraphSet, config: GraphSplitConfig) -> tuple[list[str], list[str]]:

@@ -44,7 +44,7 @@ def small(files: Sequence[DataFile]) -> list[DataFile]:
     return [file for file in files if (file.rows or 0) < SMALL_ROWS]
 
 
-def choose(files: Sequence[DataFile], full: bool = False) -> list[DataFile]:
+def files_to_rewrite(files: Sequence[DataFile], full: bool = False) -> list[DataFile]:
     """Return which files of one hardware to rewrite: small ones, or all where too many overlap; `full`: all."""
     if full or _depth(files) > OVERLAP:
         return list(files)

@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Place:
+class TableLocation:
     """Where a table is: Delta Lake's URI and its settings of an object store.
 
     `version` is the one to read, None for the latest.
@@ -58,21 +58,21 @@ class Place:
         """Delta Lake's settings of an object store, None for a folder."""
         return remote.settings(self.uri, self.storage_options)
 
-    def at(self, version: int) -> Place:
+    def at(self, version: int) -> TableLocation:
         """Return the place at a version."""
         return replace(self, version=version)
 
 
-def open_table(place: Place) -> DeltaTable | None:
+def open_table(place: TableLocation) -> DeltaTable | None:
     """Return the table, None where nothing was written.
 
     Raises:
         RecordError: no record store, or of a schema version that this program does not know, or it
             has no such version.
     """
-    remote.reach(place.uri, place.storage_options)
+    remote.reach_store(place.uri, place.storage_options)
     try:
-        with remote.answering(place.uri, place.storage_options):
+        with remote.explain_store_errors(place.uri, place.storage_options):
             table = DeltaTable(place.uri, version=place.version, storage_options=place.settings)
     except TableNotFoundError as error:
         if "Unknown scheme" not in str(error):
@@ -84,7 +84,7 @@ def open_table(place: Place) -> DeltaTable | None:
         at = "" if place.version is None else f", version {place.version}"
         raise RecordError(
             f"expected a record store (a Delta Lake table) at {place.uri}{at}, found none that can "
-            f"be opened: {first_line(error)}. Rebuild it: tencost records"
+            f"be opened: {delta_error_line(error)}. Rebuild it: tencost records"
         ) from error
     version, name = _schema_version(table), table.metadata().name
     if name == TABLE_NAME and version.isdecimal() and int(version) > int(SCHEMA_VERSION):
@@ -102,7 +102,7 @@ def open_table(place: Place) -> DeltaTable | None:
     return table
 
 
-def require_table(place: Place) -> DeltaTable:
+def require_table(place: TableLocation) -> DeltaTable:
     """Return the table.
 
     Raises:
@@ -116,7 +116,7 @@ def require_table(place: Place) -> DeltaTable:
     return table
 
 
-def writable_table(place: Place) -> DeltaTable:
+def writable_table(place: TableLocation) -> DeltaTable:
     """Return the latest version for writing: created, or given the columns that it lacks.
 
     Raises:
@@ -148,7 +148,7 @@ def writable_table(place: Place) -> DeltaTable:
     return set_schema_version(place)
 
 
-def add_columns(place: Place) -> DeltaTable:
+def add_columns(place: TableLocation) -> DeltaTable:
     """Return the table with the columns that it lacks.
 
     Raises:
@@ -164,7 +164,7 @@ def add_columns(place: Place) -> DeltaTable:
     return require_table(place)
 
 
-def set_schema_version(place: Place) -> DeltaTable:
+def set_schema_version(place: TableLocation) -> DeltaTable:
     """Return the table, said to be of today's schema version.
 
     Raises:
@@ -191,7 +191,7 @@ def may_need_migration(folder: Folder, files: Sequence[DataFile]) -> bool:
     return not rows.select("record_id").head(1).collect().is_empty()
 
 
-def commit(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
+def commit_version(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
     """Commit as the version after the table's.
 
     Raises:
@@ -224,12 +224,12 @@ def whole_files(uri: str) -> Iterator[None]:
         RecordError: a file of the table at `uri` is damaged, or its object store does not answer.
     """
     try:
-        with remote.answering(uri):
+        with remote.explain_store_errors(uri):
             yield
     except _DAMAGES as error:
         raise RecordError(
-            f"expected whole files in the record store {uri}, found a damaged one: {first_line(error)}. Put the file "
-            "back from a copy, or import the logs into a new store: tencost records import --store"
+            f"expected whole files in the record store {uri}, found a damaged one: {delta_error_line(error)}. Put the "
+            "file back from a copy, or import the logs into a new store: tencost records import --store"
         ) from error
 
 
@@ -245,7 +245,7 @@ _DAMAGES = (
 """What polars and Arrow raise for a Parquet file that is none, is another one, or is not there."""
 
 
-def first_line(error: BaseException) -> str:
+def delta_error_line(error: BaseException) -> str:
     """Return the first line of an error's message: Delta Lake's go on with its own stack."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from tencost.errors import RecordError
-from tencost.store.delta import Place, commit, require_table, retry, writable_table
+from tencost.store.delta import TableLocation, commit_version, require_table, retry, writable_table
 from tencost.store.ids import canonical_target, record_id, text_id
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.reading import StoreView
@@ -29,7 +29,7 @@ from tencost.store.schema import SCHEMA
 
 
 @dataclass(frozen=True)
-class Change:
+class StoreChange:
     """Counts of a change that was made, or that a dry run would make.
 
     Attributes:
@@ -60,7 +60,7 @@ def require_writable(uri: str) -> None:
         ) from error
 
 
-def rename_hardware(uri: str, old: str, new: str, *, dry_run: bool = False) -> Change:
+def rename_hardware(uri: str, old: str, new: str, *, dry_run: bool = False) -> StoreChange:
     """Give the records of a hardware another name, and the ids that they have under it.
 
     A record whose id says more than program, target and hardware (RFC 4304, somebody's table) keeps it.
@@ -76,13 +76,13 @@ def rename_hardware(uri: str, old: str, new: str, *, dry_run: bool = False) -> C
     """
     if old == new:
         raise RecordError(f"expected another name than {old}, found the same")
-    require_table(Place(uri))
-    return retry(uri, partial(_rename, Place(uri), old, new, dry_run))
+    require_table(TableLocation(uri))
+    return retry(uri, partial(_rename, TableLocation(uri), old, new, dry_run))
 
 
 def delete_records(
     uri: str, hardware: str, source: str | None = None, *, dry_run: bool = False
-) -> Change:
+) -> StoreChange:
     """Delete the records of a hardware.
 
     Args:
@@ -94,11 +94,11 @@ def delete_records(
     Raises:
         RecordError: no store, no records of the hardware, or none from the file.
     """
-    require_table(Place(uri))
-    return retry(uri, partial(_delete, Place(uri), hardware, source, dry_run))
+    require_table(TableLocation(uri))
+    return retry(uri, partial(_delete, TableLocation(uri), hardware, source, dry_run))
 
 
-def rename_dataset(uri: str, old: str, new: str, *, dry_run: bool = False) -> Change:
+def rename_dataset(uri: str, old: str, new: str, *, dry_run: bool = False) -> StoreChange:
     """Give what records were read from another dataset's name; their ids, which do not tell it, stay.
 
     Args:
@@ -112,11 +112,11 @@ def rename_dataset(uri: str, old: str, new: str, *, dry_run: bool = False) -> Ch
     """
     if old == new:
         raise RecordError(f"expected another name than {old}, found the same")
-    require_table(Place(uri))
-    return retry(uri, partial(_rename_dataset, Place(uri), old, new, dry_run))
+    require_table(TableLocation(uri))
+    return retry(uri, partial(_rename_dataset, TableLocation(uri), old, new, dry_run))
 
 
-def delete_listed(uri: str, listed: pl.DataFrame, *, dry_run: bool = False) -> Change:
+def delete_listed(uri: str, listed: pl.DataFrame, *, dry_run: bool = False) -> StoreChange:
     """Delete the records of a list that are still there.
 
     Args:
@@ -127,11 +127,11 @@ def delete_listed(uri: str, listed: pl.DataFrame, *, dry_run: bool = False) -> C
     Raises:
         RecordError: no store.
     """
-    require_table(Place(uri))
-    return retry(uri, partial(_delete_listed, Place(uri), listed, dry_run))
+    require_table(TableLocation(uri))
+    return retry(uri, partial(_delete_listed, TableLocation(uri), listed, dry_run))
 
 
-def _rename(place: Place, old: str, new: str, dry_run: bool) -> Change:
+def _rename(place: TableLocation, old: str, new: str, dry_run: bool) -> StoreChange:
     table = (require_table if dry_run else writable_table)(place)
     folder, mine = _files_of(place, table, old)
     there = [file for file in data_files(table) if file.hardware == new]
@@ -151,11 +151,11 @@ def _rename(place: Place, old: str, new: str, dry_run: bool) -> Change:
         if remaining.height and not dry_run:
             added += folder.write(remaining.to_arrow().cast(SCHEMA))
     if not dry_run:
-        commit(table, [*_removals(mine), *added])
-    return Change(moved, duplicates)
+        commit_version(table, [*_removals(mine), *added])
+    return StoreChange(moved, duplicates)
 
 
-def _rename_dataset(place: Place, old: str, new: str, dry_run: bool) -> Change:
+def _rename_dataset(place: TableLocation, old: str, new: str, dry_run: bool) -> StoreChange:
     table = (require_table if dry_run else writable_table)(place)
     folder, files = Folder(place.uri, place.storage_options), data_files(table)
     from_dataset = pl.col("source").struct.field("dataset") == old
@@ -185,11 +185,11 @@ def _rename_dataset(place: Place, old: str, new: str, dry_run: bool) -> Change:
             'records query sql "SELECT source.dataset, count(*) FROM all_records GROUP BY ALL"'
         )
     if not dry_run:
-        commit(table, [*_removals(touched), *added])
-    return Change(renamed)
+        commit_version(table, [*_removals(touched), *added])
+    return StoreChange(renamed)
 
 
-def _delete_listed(place: Place, listed: pl.DataFrame, dry_run: bool) -> Change:
+def _delete_listed(place: TableLocation, listed: pl.DataFrame, dry_run: bool) -> StoreChange:
     table = (require_table if dry_run else writable_table)(place)
     folder, files = Folder(place.uri, place.storage_options), data_files(table)
     touched: list[DataFile] = []
@@ -207,8 +207,8 @@ def _delete_listed(place: Place, listed: pl.DataFrame, dry_run: bool) -> Change:
         if remaining.height and not dry_run:
             added += folder.write(remaining.to_arrow().cast(SCHEMA))
     if touched and not dry_run:
-        commit(table, [*_removals(touched), *added])
-    return Change(deleted)
+        commit_version(table, [*_removals(touched), *added])
+    return StoreChange(deleted)
 
 
 def _ids(rows: pl.DataFrame, old: str, new: str) -> pl.Series:
@@ -226,7 +226,7 @@ def _ids(rows: pl.DataFrame, old: str, new: str) -> pl.Series:
     return pl.Series("record_id", ids, dtype=pl.String)
 
 
-def _delete(place: Place, hardware: str, source: str | None, dry_run: bool) -> Change:
+def _delete(place: TableLocation, hardware: str, source: str | None, dry_run: bool) -> StoreChange:
     table = (require_table if dry_run else writable_table)(place)
     folder, mine = _files_of(place, table, hardware)
     touched: list[DataFile] = []
@@ -247,8 +247,8 @@ def _delete(place: Place, hardware: str, source: str | None, dry_run: bool) -> C
             'records query sql "SELECT source.file, count(*) FROM records GROUP BY ALL"'
         )
     if not dry_run:
-        commit(table, [*_removals(touched), *added])
-    return Change(deleted)
+        commit_version(table, [*_removals(touched), *added])
+    return StoreChange(deleted)
 
 
 def _is_from(source: str) -> pl.Expr:
@@ -256,7 +256,9 @@ def _is_from(source: str) -> pl.Expr:
     return ((file == source) | file.str.ends_with(f"/{source}")).fill_null(False)
 
 
-def _files_of(place: Place, table: DeltaTable, hardware: str) -> tuple[Folder, list[DataFile]]:
+def _files_of(
+    place: TableLocation, table: DeltaTable, hardware: str
+) -> tuple[Folder, list[DataFile]]:
     """Return the store's folder and the files of a hardware.
 
     Raises:

@@ -47,7 +47,7 @@ _MEMBERS = tuple(field.name for field in MEASUREMENT)
 _PLACE = ("dataset", "file", "line")
 
 
-def same(measurement: Row, other: Row) -> bool:
+def _same(measurement: Row, other: Row) -> bool:
     """Say whether two measurements of a program are one that was read twice."""
     if measurement["timestamp"] is None or other["timestamp"] is None:
         # A failure without a time of day tells nothing that another failure does not.
@@ -62,7 +62,7 @@ def merged(rows: Sequence[Row]) -> Row:
         distinct += [
             measurement
             for measurement in measurements(row)
-            if not any(same(measurement, other) for other in distinct)
+            if not any(_same(measurement, other) for other in distinct)
         ]
     return rows[0] if len(distinct) == 1 else central(rows, distinct)
 
@@ -76,7 +76,7 @@ def central(rows: Sequence[Row], history: Iterable[Row]) -> Row:
     origins = (
         row
         for row in rows
-        if any(same(measurement, representative) for measurement in measurements(row))
+        if any(_same(measurement, representative) for measurement in measurements(row))
     )
     base = next(origins, rows[0])
     times = [value for measurement in good for value in measurement["run_secs"]]
@@ -124,7 +124,7 @@ def one_of_each(table: pa.Table) -> pa.Table:
     return _replace(table, replaced, drop)
 
 
-def count(table: pa.Table) -> int:
+def measurement_count(table: pa.Table) -> int:
     """Return how many measurements the rows of a table are of."""
     lengths = pa.compute.list_value_length(table.column("measurements"))
     return int(pa.compute.sum(pa.compute.fill_null(lengths, 1)).as_py() or 0)
@@ -158,7 +158,7 @@ def among(keys: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
         mine = _told(row, "")
         stored_measurements = _told(row, "_held")
         states[row["index"]] = all(
-            any(same(measurement, other) for other in stored_measurements) for measurement in mine
+            any(_same(measurement, other) for other in stored_measurements) for measurement in mine
         )
     return pl.Series("known", states, dtype=pl.Boolean)
 

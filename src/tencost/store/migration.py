@@ -1,8 +1,8 @@
 """Bringing a store of before schema version 4 up to date, once: its records get their code generator.
 
 Until version 4 a record's id did not say who made its machine code, so one record could hold measurements of two
-generators, and its latency was the median of both. :func:`migrate` gives each record the generator that its own columns
-tell of (generator.py) and the id that belongs to it, keeps the old id as `alias`, and divides a record whose
+generators, and its latency was the median of both. :func:`migrate_store` gives each record the generator that its own
+columns tell of (generator.py) and the id that belongs to it, keeps the old id as `alias`, and divides a record whose
 measurements are of several generators into one a generator. A measurement carries no versions of its own: it has the
 generator of the record of the same log that was measured next to it in time.
 
@@ -24,9 +24,9 @@ import polars as pl
 import pyarrow as pa
 
 from tencost.store.delta import (
-    Place,
+    TableLocation,
     add_columns,
-    commit,
+    commit_version,
     may_need_migration,
     removals,
     require_table,
@@ -66,7 +66,7 @@ class Migration:
     generators: dict[str, int]
 
 
-def migrate(uri: str, *, dry_run: bool = False) -> Migration:
+def migrate_store(uri: str, *, dry_run: bool = False) -> Migration:
     """Give the records of a store their code generator, and the ids that they have with it.
 
     Args:
@@ -76,11 +76,11 @@ def migrate(uri: str, *, dry_run: bool = False) -> Migration:
     Raises:
         RecordError: there is no store, or other writers were faster too often.
     """
-    require_table(Place(uri))
-    return retry(uri, partial(_migrate, Place(uri), dry_run))
+    require_table(TableLocation(uri))
+    return retry(uri, partial(_migrate, TableLocation(uri), dry_run))
 
 
-def migrated(rows: Sequence[Row], logs: Logs) -> list[Row]:
+def migrated(rows: Sequence[Row], logs: LogGenerators) -> list[Row]:
     """Return the rows that take the place of a store's rows, each with its generator, its id and its alias.
 
     Args:
@@ -91,7 +91,7 @@ def migrated(rows: Sequence[Row], logs: Logs) -> list[Row]:
 
 
 @dataclass
-class Logs:
+class LogGenerators:
     """The generators that the records of a log have, in order of time."""
 
     _times: dict[tuple[str, ...], list[tuple[float, int]]] = field(
@@ -153,7 +153,7 @@ def _is_to_migrate(row: Row) -> bool:
     return bool(row["record_id"] == record_id(row["program_id"], target, row["hardware"]))
 
 
-def _divided(row: Row, logs: Logs) -> list[Row]:
+def _divided(row: Row, logs: LogGenerators) -> list[Row]:
     if not _is_to_migrate(row):
         return [row]
     by_generator: dict[str, tuple[Row, list[Row]]] = {}
@@ -177,11 +177,11 @@ def _divided(row: Row, logs: Logs) -> list[Row]:
     return rows
 
 
-def _migrate(place: Place, dry_run: bool) -> Migration:
+def _migrate(place: TableLocation, dry_run: bool) -> Migration:
     table = require_table(place) if dry_run else add_columns(place)
     folder = Folder(place.uri, place.storage_options)
     files = [file for file in data_files(table) if may_need_migration(folder, [file])]
-    logs = Logs()
+    logs = LogGenerators()
     for file in files:
         logs.add(_rows(folder, file))
     logs.sort()
@@ -204,7 +204,7 @@ def _migrate(place: Place, dry_run: bool) -> Migration:
             whole = [row for _, rows in new for row in rows]
             added += folder.write(pa.Table.from_pylist(whole, schema=SCHEMA))
     if replaced and not dry_run:
-        commit(table, [*removals(replaced), *added])
+        commit_version(table, [*removals(replaced), *added])
     if not dry_run:
         set_schema_version(place)
     return Migration(records, divided, dict(generators))

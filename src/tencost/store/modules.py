@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from tencost.errors import RecordError
 from tencost.store import remote
 from tencost.store.conditions import require_put_if_absent
-from tencost.store.delta import first_line, retry
+from tencost.store.delta import delta_error_line, retry
 
 SUFFIX = "-modules"
 SCHEMA = pa.schema(
@@ -64,7 +64,7 @@ def write_modules(store_uri: str, modules: Iterable[tuple[str, str, str, str]]) 
     return retry(uri, commit)
 
 
-def read_modules(store_uri: str) -> pl.DataFrame:
+def stored_modules(store_uri: str) -> pl.DataFrame:
     """Return all modules: workload_id, mod_json, task_name, shash; no rows where there are none.
 
     Raises:
@@ -72,9 +72,9 @@ def read_modules(store_uri: str) -> pl.DataFrame:
     """
     names = [field.name for field in SCHEMA]
     uri = modules_uri(store_uri)
-    remote.reach(uri)
+    remote.reach_store(uri)
     try:
-        with remote.answering(uri):
+        with remote.explain_store_errors(uri):
             delta = DeltaTable(uri, storage_options=remote.settings(uri, None))
             table = delta.to_pyarrow_table(columns=names)
         frame = pl.from_arrow(table.cast(SCHEMA))
@@ -83,7 +83,7 @@ def read_modules(store_uri: str) -> pl.DataFrame:
     except (DeltaError, OSError, pa.ArrowException, LookupError, ValueError) as error:
         raise RecordError(
             f"expected the modules of a record store at {uri}, found a damaged table: "
-            f"{first_line(error)}. Delete that folder and import the logs again: tencost records import"
+            f"{delta_error_line(error)}. Delete that folder and import the logs again: tencost records import"
         ) from error
     assert isinstance(frame, pl.DataFrame)
     return frame

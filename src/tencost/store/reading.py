@@ -104,7 +104,7 @@ class FileView(View):
         return rows if workload_id is None else rows.filter(pl.col("workload_id") == workload_id)
 
 
-class Records(ABC):
+class StoredRecords(ABC):
     """Records at `uri` that can be read and looked up."""
 
     uri: str
@@ -233,7 +233,7 @@ class Records(ABC):
         return question(self.view())
 
 
-class RecordFile(Records):
+class RecordFile(StoredRecords):
     """The records of a build product: one Parquet file, which nobody appends to."""
 
     def __init__(self, path: Path) -> None:

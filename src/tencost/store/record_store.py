@@ -25,10 +25,10 @@ from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
 from tencost.store import remote
-from tencost.store.compaction import SMALL_FILES, Compaction, choose, rewrite, small
+from tencost.store.compaction import SMALL_FILES, Compaction, files_to_rewrite, rewrite, small
 from tencost.store.delta import (
-    Place,
-    commit,
+    TableLocation,
+    commit_version,
     open_table,
     removals,
     require_table,
@@ -37,8 +37,8 @@ from tencost.store.delta import (
     writable_table,
 )
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
-from tencost.store.measured import KEY, TOLD, among, count, one_of_each, released
-from tencost.store.reading import Records, StoreView, View
+from tencost.store.measured import KEY, TOLD, among, measurement_count, one_of_each, released
+from tencost.store.reading import StoredRecords, StoreView, View
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 
 
@@ -57,7 +57,7 @@ class Added:
     quarantined: int
 
 
-class RecordStore(Records):
+class RecordStore(StoredRecords):
     """A table of records at `uri`; it need not exist yet.
 
     Args:
@@ -78,7 +78,9 @@ class RecordStore(Records):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.uri = str(uri)
-        self._place = Place(self.uri, version, dict(storage_options) if storage_options else None)
+        self._place = TableLocation(
+            self.uri, version, dict(storage_options) if storage_options else None
+        )
         self._folder = Folder(self.uri, self._place.storage_options)
         self._last = open_table(self._place) if version is None else require_table(self._place)
         """As it was last seen: bringing it up to date costs less than opening the table."""
@@ -144,10 +146,10 @@ class RecordStore(Records):
         files = data_files(retry(self.uri, partial(writable_table, self._place)))
         rewrites = []
         for name in sorted({file.hardware for file in files}):
-            mine = choose([file for file in files if file.hardware == name], full)
+            mine = files_to_rewrite([file for file in files if file.hardware == name], full)
             if mine:
                 rewrites.append(self._rewrite(mine))
-        with remote.answering(self.uri, self._place.storage_options):
+        with remote.explain_store_errors(self.uri, self._place.storage_options):
             require_table(self._place).create_checkpoint()
         return Compaction(
             sum(rewrite.replaced for rewrite in rewrites),
@@ -183,7 +185,7 @@ class RecordStore(Records):
                 replaced.append(file)
                 number += len(ids)
             if number:
-                commit(table, [*removals(replaced), *written])
+                commit_version(table, [*removals(replaced), *written])
             return number
 
         return retry(self.uri, attempt)
@@ -196,7 +198,7 @@ class RecordStore(Records):
         """
         self._refuse_pinned()
         table = require_table(self._place)
-        with remote.answering(self.uri, self._place.storage_options):
+        with remote.explain_store_errors(self.uri, self._place.storage_options):
             deleted = table.vacuum(
                 retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
             )
@@ -243,7 +245,7 @@ class RecordStore(Records):
                 f"expected the files that were compacted still in {self.uri}; another process "
                 "rewrote them. Nothing is lost; compact again if the store has many small files."
             )
-        commit(table, [*removals(old), *new])
+        commit_version(table, [*removals(old), *new])
 
     def _refuse_pinned(self) -> None:
         if self._place.version is not None:
@@ -260,7 +262,7 @@ class _Append:
     rows again for each try. A file that holds a program which was measured again is written anew.
     """
 
-    def __init__(self, place: Place, folder: Folder, rows: pa.Table) -> None:
+    def __init__(self, place: TableLocation, folder: Folder, rows: pa.Table) -> None:
         self._place = place
         self._folder = folder
         self._rows = rows
@@ -293,7 +295,7 @@ class _Append:
             replaced = self._write_again(files, again)
         if not self._written:
             return Added(0, 0, 0)
-        commit(table, [*removals(replaced), *self._written])
+        commit_version(table, [*removals(replaced), *self._written])
         return self._done
 
     def _split(self, files: Sequence[DataFile]) -> pl.Series | None:
@@ -334,7 +336,7 @@ class _Append:
             here = pl.Series(measured.column(PARTITION).to_pylist()) == file.hardware
             old = self._folder.scan([file]).collect().to_arrow().cast(SCHEMA)
             whole = one_of_each(pa.concat_tables([old, measured.filter((mixed & here).to_arrow())]))
-            new += count(whole) - count(old)
+            new += measurement_count(whole) - measurement_count(old)
             self._written += self._folder.write(whole)
             replaced.append(file)
         self._done = _added(rows, new)
@@ -357,7 +359,7 @@ def _near(
 def _added(rows: pa.Table, again: int) -> Added:
     """Count what is added by rows of new records, and by `again` measurements of stored records."""
     quarantined = rows.num_rows - rows.column("quarantine").null_count
-    return Added(rows.num_rows, count(rows) - rows.num_rows + again, quarantined)
+    return Added(rows.num_rows, measurement_count(rows) - rows.num_rows + again, quarantined)
 
 
 def _any_in(file: DataFile, workloads: Sequence[str]) -> bool:

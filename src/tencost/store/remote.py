@@ -56,7 +56,7 @@ def reading_settings(options: Mapping[str, str] | None) -> dict[str, str] | None
     return dict(options) if options else None
 
 
-def reach(uri: str, options: Mapping[str, str] | None = None) -> None:
+def reach_store(uri: str, options: Mapping[str, str] | None = None) -> None:
     """Check once a process that an object store answers and lets us read.
 
     Raises:
@@ -66,7 +66,7 @@ def reach(uri: str, options: Mapping[str, str] | None = None) -> None:
     if not is_remote(uri) or key in _reached:
         return
     try:
-        with answering(uri, options):
+        with explain_store_errors(uri, options):
             DeltaTable.is_deltatable(uri, storage_options={**_FIRST, **(options or {})})
     except (DeltaError, OSError) as error:
         reason = " ".join(_COLOURS_AND_ARROWS.sub("", str(error)).split())[:200]
@@ -77,7 +77,7 @@ def reach(uri: str, options: Mapping[str, str] | None = None) -> None:
 
 
 @contextmanager
-def answering(uri: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
+def explain_store_errors(uri: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
     """Turn the errors of an object store that refuses or is silent into one sentence; errors of a folder pass.
 
     Raises:

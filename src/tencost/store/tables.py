@@ -20,7 +20,7 @@ import pyarrow as pa
 from tencost.errors import RecordError
 from tencost.store.layout import by_hardware, group_rows, in_pieces, latency, parquet_writer
 from tencost.store.measured import one_of_each
-from tencost.store.reading import RecordFile, Records
+from tencost.store.reading import RecordFile, StoredRecords
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import SCHEMA
 
@@ -31,7 +31,7 @@ WORKLOADS = "workloads.parquet"
 TASKS = "tasks.parquet"
 
 
-def open_records(uri: str, version: int | None = None) -> Records:
+def open_records(uri: str, version: int | None = None) -> StoredRecords:
     """Return the records at `uri`: a store, a build's folder (data/records/<dataset>), or its file.
 
     Raises:

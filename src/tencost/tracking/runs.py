@@ -29,7 +29,7 @@ from tencost.errors import RegistryError
 from tencost.tracking import artifact_paths as moved
 from tencost.tracking.orphaned_runs import close_ended, process_tags
 from tencost.tracking.provenance import git_state, installed_versions
-from tencost.tracking.server_check import answering, reach
+from tencost.tracking.server_check import explain_server_errors, reach_server
 
 EXPERIMENT = "tencost"
 """Experiment of runs that have no configuration of their own."""
@@ -59,7 +59,7 @@ _JOBS_END_S = 10.0
 
 
 @dataclass(frozen=True)
-class Point:
+class MetricPoint:
     """One value of a curve."""
 
     name: str
@@ -78,10 +78,10 @@ class TrackedRun:
         self, values: Mapping[str, float], step: int = 0, *, model_id: str | None = None
     ) -> None:
         """Log metrics of one step, of a logged model, too, if one is named; NaN values are left out."""
-        points = [Point(name, float(number), step) for name, number in values.items()]
+        points = [MetricPoint(name, float(number), step) for name, number in values.items()]
         self.log_points(points, model_id=model_id)
 
-    def log_points(self, points: Sequence[Point], *, model_id: str | None = None) -> None:
+    def log_points(self, points: Sequence[MetricPoint], *, model_id: str | None = None) -> None:
         """Log whole curves in a few requests; NaN values are left out.
 
         Metrics of a model name the dataset that the run has logged: MLflow's page of models compares by it. Without a
@@ -350,8 +350,8 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     uri = chosen or f"sqlite:///{folder / 'mlflow.db'}"
     location = None if chosen else (folder / "artifacts").as_uri()
     folder.mkdir(parents=True, exist_ok=True)
-    reach(uri)
-    with FileLock(folder / ".lock", timeout=_LOCK_SECONDS), answering(uri):
+    reach_server(uri)
+    with FileLock(folder / ".lock", timeout=_LOCK_SECONDS), explain_server_errors(uri):
         if not chosen:
             _check_writable(folder / "mlflow.db")
             moved.follow(folder / "mlflow.db")
@@ -382,7 +382,7 @@ def _check_writable(database: Path) -> None:
 @contextmanager
 def _started(client: Any, experiment_id: str, name: str, tags: Mapping[str, str]) -> Iterator[str]:
     """Start a run and end it with the block: FINISHED, KILLED by Ctrl-C or SIGTERM, FAILED by another exception."""
-    with signals.held() as release:
+    with signals.hold_signals() as release:
         # Without this a signal between the server's answer and the next line left the run RUNNING.
         run_id = client.create_run(experiment_id, run_name=name, tags=dict(tags)).info.run_id
         try:

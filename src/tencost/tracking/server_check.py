@@ -56,7 +56,7 @@ def _settle(*, retries: int, seconds: int) -> None:
         os.environ.setdefault(variable, setting)
 
 
-def reach(uri: str) -> None:
+def reach_server(uri: str) -> None:
     """Check once a process that an MLflow server answers and lets us in; of a database nothing is asked.
 
     Raises:
@@ -89,7 +89,7 @@ def reach(uri: str) -> None:
 
 
 @contextmanager
-def answering(uri: str) -> Iterator[None]:
+def explain_server_errors(uri: str) -> Iterator[None]:
     """Turn what MLflow raises when a server or database is silent or refuses into one sentence.
 
     Raises:

@@ -36,12 +36,12 @@ from tencost.tracking.runs import (
 from tencost.train import stage
 from tencost.train.data import Data
 from tencost.train.data.folds import FILE as FOLDS_FILE
-from tencost.train.data.folds import Fold, LeftOut, divide, left_out
+from tencost.train.data.folds import Fold, FoldSamples, divide_networks, samples_without_folds
 from tencost.train.data.run_file import RunFile
 from tencost.train.data.samples import sample_spec
 from tencost.train.fit.curves import mean_curves, plot_curves
 from tencost.train.fit.members import Earlier, num_programs, train_members
-from tencost.train.fit.seeds import Job, Trained, Tried, train_seeds
+from tencost.train.fit.seeds import SeedJob, TrainedSeed, Tried, train_seeds
 from tencost.train.stage import DatasetFacts, Logged
 
 CHOICE = "choice"
@@ -94,7 +94,7 @@ class Material:
     dataset_hash: str
     split_hash: str
     folds: tuple[Fold, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[FoldSamples, ...]
     record_ids: frozenset[str]
 
 
@@ -126,13 +126,13 @@ def run(cfg: Config, root: Path, data: Data | None = None) -> TrainResult:
     )
 
 
-def best_of(trained: Sequence[Trained]) -> Trained:
+def best_of(trained: Sequence[TrainedSeed]) -> TrainedSeed:
     """Return the seed that did best on the validation part."""
     return max(trained, key=lambda seed: seed.valid.get(CHOICE, 0.0))
 
 
 @dataclass
-class ProgramTraining(stage.Subject[Trained]):
+class ProgramTraining(stage.TrainingSubject[TrainedSeed]):
     """A family on a feature set for a hardware.
 
     Attributes:
@@ -187,9 +187,9 @@ class ProgramTraining(stage.Subject[Trained]):
             },
         )
 
-    def fit(self, tracked: TrackedRun) -> list[Trained]:
+    def fit(self, tracked: TrackedRun) -> list[TrainedSeed]:
         cfg, material = self.cfg, self.material
-        job = Job(cfg.model, material.spec, material.train, material.valid, material.left_out)
+        job = SeedJob(cfg.model, material.spec, material.train, material.valid, material.left_out)
         if not isinstance(make_ranker(job.config, job.spec), Composed):
             trained, self.tried = train_seeds(job, cfg.seeds, cfg.jobs, self.label, cfg.execution)
             return trained
@@ -208,7 +208,7 @@ class ProgramTraining(stage.Subject[Trained]):
             Console(stderr=True).print(f"{self.label}: {', '.join(reused)} as trained before")
         return trained
 
-    def save(self, trained: Sequence[Trained], folder: Path) -> None:
+    def save(self, trained: Sequence[TrainedSeed], folder: Path) -> None:
         for seed in trained:
             save_bundle(folder / f"seed{seed.seed}", seed.ranker, self._info(seed))
         if self.tried:
@@ -226,7 +226,7 @@ class ProgramTraining(stage.Subject[Trained]):
     def digest(self) -> str:
         return training_digest(self.folder)
 
-    def log(self, tracked: TrackedRun, trained: Sequence[Trained]) -> Logged:
+    def log(self, tracked: TrackedRun, trained: Sequence[TrainedSeed]) -> Logged:
         """Log curves (mean over seeds), final validation metrics, times, importances and the model of MLflow."""
         cfg, best = self.cfg, best_of(trained)
         tracked.log_points(mean_curves(seed.points for seed in trained))
@@ -254,7 +254,7 @@ class ProgramTraining(stage.Subject[Trained]):
         final = {f"train/final_valid_{name}": x for name, x in self.valid(trained).items()}
         return Logged(final, model_id)
 
-    def summary(self, trained: Sequence[Trained]) -> Iterator[str]:
+    def summary(self, trained: Sequence[TrainedSeed]) -> Iterator[str]:
         valid, seconds = self.valid(trained), sum(seed.seconds for seed in trained)
         metrics = ", ".join(
             f"{m} {valid[m]:.3f}" for m in ("pairwise", "top1", "top5") if m in valid
@@ -262,12 +262,12 @@ class ProgramTraining(stage.Subject[Trained]):
         yield f"{self.label}: {len(trained)} seed(s) in {seconds:.1f} s; validation: {metrics}"
 
     @staticmethod
-    def valid(trained: Sequence[Trained]) -> dict[str, float]:
+    def valid(trained: Sequence[TrainedSeed]) -> dict[str, float]:
         """Return the validation metrics by name, means over the seeds."""
         names = best_of(trained).valid
         return {name: float(np.mean([seed.valid[name] for seed in trained])) for name in names}
 
-    def _info(self, seed: Trained) -> BundleInfo:
+    def _info(self, seed: TrainedSeed) -> BundleInfo:
         cfg, material = self.cfg, self.material
         versions = installed_versions()
         raw = seed.ranker.predict(material.valid.features)
@@ -367,7 +367,7 @@ def read_material(cfg: Config, data: Data) -> Material:
 
 def _folds(
     cfg: Config, data: Data, hardware: Sequence[str], train: Samples, valid: Samples
-) -> tuple[tuple[Fold, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[Fold, ...], tuple[FoldSamples, ...]]:
     """Return the folds that the family is tried on, and the samples that each leaves out."""
     if cfg.model.reference:
         return (), ()
@@ -375,10 +375,10 @@ def _folds(
         pl.col("hardware").is_in(hardware), pl.col("part").is_in(["train", "valid"])
     )
     family: Family = FAMILIES.load(cfg.model.family)
-    folds = divide(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[
+    folds = divide_networks(data.tasks, measured["workload_id"].unique().to_list(), cfg.folds)[
         : family.folds
     ]
-    parts = left_out(folds, data.records, train, valid)
+    parts = samples_without_folds(folds, data.records, train, valid)
     used = [at for at, part in enumerate(parts) if part.train.any() or part.valid.any()]
     return tuple(folds[at] for at in used), tuple(parts[at] for at in used)
 

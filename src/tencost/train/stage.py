@@ -22,7 +22,7 @@ from tencost.tracking.runs import BUNDLES_TAG, CODE_TAG, TrackedRun
 from tencost.writing import scratch_beside, whole_folder
 
 
-class Trained(Protocol):
+class FittedModel(Protocol):
     """The model of one seed."""
 
     @property
@@ -31,7 +31,7 @@ class Trained(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Trained)
+T = TypeVar("T", bound=FittedModel)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Logged:
 
 
 @dataclass
-class Subject(ABC, Generic[T]):
+class TrainingSubject(ABC, Generic[T]):
     """One training of one configuration.
 
     Attributes:
@@ -118,15 +118,15 @@ class Subject(ABC, Generic[T]):
         """Yield the lines that are printed at the end."""
 
 
-def run(subject: Subject[T]) -> tuple[str, Sequence[T]]:
+def run(subject: TrainingSubject[T]) -> tuple[str, Sequence[T]]:
     """Train once a seed, write the bundles, log the run, print a summary.
 
     Returns:
         The id of the MLflow run, and the model of each seed, in their order.
 
     Raises:
-        ConfigError: seeds that are not all different, or what `Subject.read` refuses.
-        SplitError, TrainError: see `Subject.read`.
+        ConfigError: seeds that are not all different, or what `TrainingSubject.read` refuses.
+        SplitError, TrainError: see `TrainingSubject.read`.
         OSError: the folder of the bundles cannot be written; it is raised before anything is trained.
     """
     cfg = subject.cfg

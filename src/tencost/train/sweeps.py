@@ -114,7 +114,7 @@ def train_watched(trial: Trial, command: tuple[Sequence[str], Training], folder:
         nonlocal best, last
         if name == METRIC and step > last:
             best, last = max(best, value), step
-            searching.report(trial, best, step)
+            searching.report_value(trial, best, step)
 
     ranker.fit(material.train, material.valid, seed=config.seeds[0], log=log)
     metrics = RankingMetrics(material.valid.label, material.valid.group)

@@ -35,7 +35,7 @@ from tencost.evaluate.metrics import Floats, labels
 from tencost.writing import whole_file
 
 if TYPE_CHECKING:
-    from tencost.tune.session import Batch
+    from tencost.tune.session import MeasuredBatch
 
 FILE = "batches.jsonl"
 SCRATCH = "scratch"
@@ -74,7 +74,7 @@ class BatchLine:
     total_latency_s: float
 
     @classmethod
-    def of(cls, batch: Batch, model: str, *, learns: bool) -> BatchLine:
+    def of(cls, batch: MeasuredBatch, model: str, *, learns: bool) -> BatchLine:
         """Return the line of a batch that was ranked, by a model that learns or does not."""
         ranked = batch.round
         return cls(
@@ -99,7 +99,7 @@ def top_k_size(programs: int) -> int:
     return min(TOP, max(1, programs // 2))
 
 
-def judge(score: Floats, latency_s: Floats) -> Score:
+def judge_scores(score: Floats, latency_s: Floats) -> Score:
     """Compare scores with what was measured.
 
     Args:
@@ -145,7 +145,7 @@ def _chances(value: Floats, k: int) -> Floats:
     return np.where(above, 1.0, np.where(tied, (k - above.sum()) / tied.sum(), 0.0))
 
 
-def append_line(path: Path, line: BatchLine) -> None:
+def append_batch_line(path: Path, line: BatchLine) -> None:
     """Add a line; what a killed run left half written, and lines of programs that are measured again, are dropped."""
     earlier = [text for text in _whole_lines(path) if (_trials(text) or 0) < line.trials]
     with whole_file(path) as temporary:
@@ -153,7 +153,7 @@ def append_line(path: Path, line: BatchLine) -> None:
         temporary.write_text("".join(f"{text}\n" for text in lines), encoding="utf-8")
 
 
-def read_lines(path: Path) -> list[BatchLine]:
+def read_batch_lines(path: Path) -> list[BatchLine]:
     """Read a file's lines; without one that a killed run left half written.
 
     Raises:

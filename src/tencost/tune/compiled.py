@@ -33,11 +33,11 @@ from tencost.tune.deploy import (
 )
 from tencost.tune.hosts import MAX_TIMING_S, Host, check_host, host_of, spread_of, times_in_turn
 from tencost.tune.inputs import import_network
-from tencost.tune.library_export import Origin, check_linker, check_place, write_library
+from tencost.tune.library_export import LibraryOrigin, check_linker, check_place, write_library
 from tencost.tune.recording import record_compiled
-from tencost.tune.reporting import native_messages_to, note, say
+from tencost.tune.reporting import native_messages_to, print_note, say
 from tencost.tune.workfolder import has_programs, read_rule_times
-from tencost.workers.hardware import check_target, in_words, resolve_hardware
+from tencost.workers.hardware import check_target, describe_hardware, resolve_hardware
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def run(
     console = Console(stderr=True)
     hardware = resolve_hardware(cfg.hardware)
     target = hardware.target
-    say(console, f"compiling {in_words(hardware)}")
+    say(console, f"compiling {describe_hardware(hardware)}")
     name = f"{variant_name(cfg.network)}-{hardware.name}"
     library = root / "compiled" / f"{name}.so" if to is None else to
     check_place(library)
@@ -101,7 +101,7 @@ def run(
         built = compiled(network, target, programs, folder, notes.append)
     compile_s = time.monotonic() - started
     for message in notes:
-        note(console, message)
+        print_note(console, message)
     host = _host(hardware, console)
     difference, seconds = None, []
     with nullcontext() if host is None else closing(host):
@@ -115,12 +115,12 @@ def run(
                     built = compiled(network, target, programs, folder)
                     difference = _difference(network, host, built, tuned, console)
         if tuned < available:
-            note(
+            print_note(
                 console,
                 f"{available - tuned} of {available} tasks with programs run by rule, which is faster",
             )
         source = str(database or ("" if programs is None else folder.name))
-        write_library(library, network, hardware, built, Origin(source, len(tasks), tuned))
+        write_library(library, network, hardware, built, LibraryOrigin(source, len(tasks), tuned))
         size = library.stat().st_size
         message = (
             f"{library}: {size / 1e6:.1f} MB with its weights, {tuned} of {len(tasks)} tasks tuned"
@@ -157,7 +157,7 @@ def _open_programs(folder: Path, name: str, console: Console, *, is_required: bo
     if is_required or has_programs(folder):
         return open_database(folder, "--database")
     ended = " (a tuning run ended there before it had any)" if folder.is_dir() else ""
-    note(
+    print_note(
         console,
         f"no programs of {name} in {folder.parent}{ended}: schedules by rule. Tune it first (tencost tune), or say "
         "where there are some (--database)",
@@ -176,14 +176,14 @@ def _count_programs(
     """Return for how many tasks a database has a program; a line says where it is of other workloads."""
     unpacked = count_tuned_unpacked(database, tasks, target)
     if unpacked:
-        note(
+        print_note(
             console,
             f"{folder} has programs for {unpacked} tasks with their weights in the source's order, which are other "
             "workloads. To use them: network.pack_weights=false",
         )
     available = count_tuned(database, tasks, target)
     if not available:
-        note(
+        print_note(
             console,
             f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
         )
@@ -231,7 +231,7 @@ def _host(hardware: HardwareConfig, console: Console) -> Host | None:
     try:
         check_host(hardware)
     except HardwareError as error:
-        note(console, f"not run, so its output was not compared: {error}")
+        print_note(console, f"not run, so its output was not compared: {error}")
         return None
     return host_of(hardware)
 
@@ -252,5 +252,5 @@ def _difference(network: Network, host: Host, built: Any, tuned: int, console: C
             )
         )
     for output, reason in meaningless(network).items():
-        note(console, f"its output {output} is {reason}: that it is equal says nothing")
+        print_note(console, f"its output {output} is {reason}: that it is equal says nothing")
     return agreement.max_rel

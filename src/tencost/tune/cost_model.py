@@ -42,10 +42,10 @@ from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.instructions import trace_key
 from tencost.programs.trace.intrinsics import register_intrinsics
 from tencost.store.ids import workload_id
-from tencost.tune.batches import Score, correlation, judge
+from tencost.tune.batches import Score, correlation, judge_scores
 from tencost.tune.guard import Arm, Guard
 from tencost.tune.residual import Doubles, Residual, aggregate
-from tencost.workers.hardware import detect_host, host_flags, model_name
+from tencost.workers.hardware import cpu_product_name, detect_host, host_flags
 from tencost.workers.runner import target_mapping
 
 MIN_UNREAD = 8
@@ -186,7 +186,7 @@ class TencostModel(ms.cost_model.PyCostModel):
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
             arm = self._in_charge()
             scores = {each: self._ranked(each, features, base) for each in self._arms()}
-            judged = {each: judge(scores[each], latency) for each in scores}
+            judged = {each: judge_scores(scores[each], latency) for each in scores}
             next_arm = arm
             if not self.frozen:
                 ranks = {each: score.spearman for each, score in judged.items()}
@@ -518,7 +518,7 @@ def _champion_of_host(error: RegistryError, root: Path | None) -> Path:
     """
     from tencost.register.pull import champion_of_cpu
 
-    _, folder, why = champion_of_cpu(host_flags(), model_name(), error, root=root)
+    _, folder, why = champion_of_cpu(host_flags(), cpu_product_name(), error, root=root)
     _log.warning("cost model: %s", why)
     return folder
 

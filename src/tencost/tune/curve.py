@@ -24,7 +24,7 @@ from tencost.tune.reporting import csv_lines, draw_chart
 from tencost.writing import whole_file
 
 if TYPE_CHECKING:
-    from tencost.tune.session import Batch
+    from tencost.tune.session import MeasuredBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class CurvePoint:
     """The model that chose the batch."""
 
     @classmethod
-    def of(cls, batch: Batch, model: str) -> CurvePoint:
+    def of(cls, batch: MeasuredBatch, model: str) -> CurvePoint:
         """Return the point of a batch that a model chose."""
         return cls(
             trials=batch.trials,

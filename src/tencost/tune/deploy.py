@@ -51,7 +51,7 @@ _REORDERED = "_prepacked"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class OutputAgreement:
     """How far an output is from what it should be, as PyTorch, ONNX Runtime or ONNX's reference computes it.
 
     Attributes:
@@ -249,7 +249,7 @@ def compile_network(
     tvm_target = tvm.target.Target(target)
     by_rule = database is not None if by_rule is None else by_rule
     if by_rule and target.get("kind") == "llvm":
-        vector_math.register()
+        vector_math.register_vector_math()
     if database is not None:
         with tvm_target, database:
             mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
@@ -337,7 +337,7 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
         ) from error
 
 
-def compare(output: Array, expected: Array) -> Agreement:
+def output_agreement(output: Array, expected: Array) -> OutputAgreement:
     """Compare an output with what it should be; values that are not finite have to be the same in the same places.
 
     Raises:
@@ -354,10 +354,10 @@ def compare(output: Array, expected: Array) -> Agreement:
         difference = math.nan
     scale = float(np.max(np.abs(theirs[finite]), initial=0))
     max_rel = difference / max(scale, _LEAST_SCALE) if scale > 0 else difference
-    return Agreement(max_abs=difference, max_rel=max_rel, degenerate=degenerate(expected))
+    return OutputAgreement(max_abs=difference, max_rel=max_rel, degenerate=degenerate(expected))
 
 
-def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, Agreement]:
+def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, OutputAgreement]:
     """Compare a network's outputs, by name, the chosen one first.
 
     Raises:
@@ -366,13 +366,13 @@ def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, Agr
     agreements = {}
     for name, index in network.compared.items():
         try:
-            agreements[name] = compare(outputs[index], network.expected[index])
+            agreements[name] = output_agreement(outputs[index], network.expected[index])
         except TuneError as error:
             raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
     return agreements
 
 
-def worst(agreements: Mapping[str, Agreement]) -> tuple[str, Agreement]:
+def worst(agreements: Mapping[str, OutputAgreement]) -> tuple[str, OutputAgreement]:
     """Return the output that differs most, by name; a NaN is worse than any number."""
     return max(agreements.items(), key=lambda pair: (math.isnan(pair[1].max_rel), pair[1].max_rel))
 

@@ -32,7 +32,7 @@ from tencost.programs.codegen.mutations import mutate, other, plain_decisions
 from tencost.programs.codegen.refit import (
     Decisions,
     Sketch,
-    apply,
+    apply_decisions,
     decisions,
     factorizations,
     plain_values,
@@ -242,7 +242,7 @@ class DecisionSearch:
     def _schedule(self, trace: Any, places: Sequence[int], values: Decisions) -> Any:
         """Return the measure candidate of a trace with decisions at its places; None where it does not apply."""
         self._seed += 1
-        schedule = apply(self._context, trace, places, values, self._seed)
+        schedule = apply_decisions(self._context, trace, places, values, self._seed)
         if schedule is None:
             return None
         args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)

@@ -27,7 +27,7 @@ from tencost.networks.network import Array, Network
 from tencost.networks.source import first_sentence, network_to_onnx
 from tencost.workers.hardware import check_cores, check_runnable
 from tencost.workers.pool import CpuPlan
-from tencost.workers.remote import RemoteDevices, Session
+from tencost.workers.remote import DeviceSession, RemoteDevices
 from tencost.workers.threads import run_on
 from tencost.workers.tracker import RemoteAddress, check_tracker
 
@@ -174,7 +174,7 @@ class _OnDevice:
         self, devices: RemoteDevices, library: bytearray, network: Network, kind: str
     ) -> None:
         self._devices, self._library, self._network, self._kind = devices, library, network, kind
-        self._session: Session | None = None
+        self._session: DeviceSession | None = None
         self._machine: Any = None
         self._files = ExitStack()
 
@@ -208,7 +208,7 @@ class _OnDevice:
                 "command goes on"
             ) from error
 
-    def _load(self, session: Session, device: Any) -> None:
+    def _load(self, session: DeviceSession, device: Any) -> None:
         self._files.close()
         module = self._files.enter_context(self._devices.loaded(session, self._library))
         machine = relax.VirtualMachine(module, device)

@@ -35,18 +35,18 @@ from tencost.tune.deploy import (
     meaningless,
     open_database,
 )
-from tencost.tune.recording import by_workload, open_store
-from tencost.tune.reporting import native_messages_to, note
+from tencost.tune.recording import by_workload, open_live_store
+from tencost.tune.reporting import native_messages_to, print_note
 from tencost.tune.workfolder import WorkFolder
 from tencost.workers.evaluator import MeasureOptions
-from tencost.workers.hardware import another_machine, host_flags, model_name, one_core
+from tencost.workers.hardware import another_machine, cpu_product_name, host_flags, one_core
 
 if TYPE_CHECKING:
     from tencost.store.record_store import RecordStore
 
 
 @dataclass(frozen=True)
-class Chosen:
+class NamedCostModel:
     """The cost model of a run and its name in records and reports."""
 
     model: Any
@@ -54,7 +54,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class TuningInputs:
     """What a run reads before it measures.
 
     Attributes:
@@ -82,7 +82,7 @@ class Inputs:
     untuned: Any
     every: Sequence[NetworkTask]
     tasks: Sequence[NetworkTask]
-    chosen: Chosen
+    chosen: NamedCostModel
     compared: Any | None
     compared_network: Network
     store: RecordStore | None
@@ -94,7 +94,7 @@ class Inputs:
         return f"{self.network.name}-{self.cfg.hardware.name}"
 
 
-def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> Inputs:
+def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> TuningInputs:
     """Import the network, load the model, look into the live store; raises as :func:`tencost.tune.stage.run`."""
     hardware, tuner = cfg.hardware, cfg.tuner
     compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
@@ -109,7 +109,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         )
     others = folder.leave_out_others(by_workload(every))
     if others:
-        note(
+        print_note(
             console,
             f"{folder.path} has {others} programs that are not of {network.name} as its graph is written now; they "
             "stay, and do not count. Those from before weights were packed: tencost compile with "
@@ -120,13 +120,13 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     with native_messages_to(messages):
         untuned = compile_untuned(network, hardware.target)
     for output, why in meaningless(network).items():
-        note(
+        print_note(
             console,
             f"output {output} of {network.name} is {why}, as {network.computed_by} computes it: that the tuned network "
             "computes the same will say nothing. Choose another with network.output, or import it with trained weights",
         )
     store = _live_store(cfg.paths.live_store(root), hardware, folder.path, console)
-    return Inputs(
+    return TuningInputs(
         cfg=cfg,
         root=root,
         folder=folder,
@@ -139,7 +139,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         compared=compared,
         compared_network=compared_network,
         store=store,
-        book=starting_points(cfg, chosen.model, store, console),
+        book=run_starting_points(cfg, chosen.model, store, console),
         options=MeasureOptions(
             number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
         ),
@@ -168,7 +168,7 @@ def import_network(
     check_shapes(network, tasks)
     for message in (*network.notes, layout_note(cfg.network.graph, tasks, hardware.target)):
         if message:
-            note(console, message)
+            print_note(console, message)
     return network, tasks
 
 
@@ -189,7 +189,7 @@ def _network_of(database: Any, network: Network, cfg: Config) -> Network:
     )
 
 
-def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
+def choose_model(cfg: Config, root: Path, console: Console) -> NamedCostModel:
     """Load cfg.model_uri, or the champion of the hardware, or a model that learns from scratch (also if told so).
 
     Hardware whose champion nobody has promoted is served by its challenger; hardware of several cores without a model
@@ -205,7 +205,7 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     """
     hardware = cfg.hardware
     if cfg.model_uri == SCRATCH:
-        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
+        return NamedCostModel(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     alias = default_alias()
     uris = [cfg.model_uri] if cfg.model_uri else _candidates(hardware, alias)
     failures: list[RegistryError | FeatureError] = []
@@ -222,18 +222,18 @@ def choose_model(cfg: Config, root: Path, console: Console) -> Chosen:
     else:
         if (chosen := _champion_of_host(cfg, alias, _first(failures), root, console)) is not None:
             return chosen
-        note(
+        print_note(
             console,
             f"No registered model for hardware {hardware.name} ({_first(failures)}) Learning from scratch; to use a "
             "model of another hardware: model_uri=models:/<name>@champion",
         )
-        return Chosen(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
+        return NamedCostModel(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
     if not cfg.model_uri and uri != uris[0]:
-        note(console, _instead(hardware, uri, _first(failures), root))
+        print_note(console, _instead(hardware, uri, _first(failures), root))
     return _chosen(model, uri, console)
 
 
-def _chosen(model: Any, uri: str, console: Console) -> Chosen:
+def _chosen(model: Any, uri: str, console: Console) -> NamedCostModel:
     """Return a model with its name, and print it."""
     bundle = model.bundle
     name, at, alias = uri.partition("@")
@@ -244,12 +244,12 @@ def _chosen(model: Any, uri: str, console: Console) -> Chosen:
         name = f"{name}/{bundle.folder.name}"
         label = f"{name} ({alias})"
     console.print(f"model {label}: {bundle.info.family} on {bundle.info.feature_spec.name}")
-    return Chosen(model, name)
+    return NamedCostModel(model, name)
 
 
 def _champion_of_host(
     cfg: Config, alias: str, failure: str, root: Path, console: Console
-) -> Chosen | None:
+) -> NamedCostModel | None:
     """Return the champion that this host's instruction sets choose; None where none serves, or programs run elsewhere.
 
     Args:
@@ -265,7 +265,7 @@ def _champion_of_host(
         return None
     try:
         champion, folder, why = champion_of_cpu(
-            host_flags(), model_name(), failure, simd_bits=hardware.simd_bits, root=root
+            host_flags(), cpu_product_name(), failure, simd_bits=hardware.simd_bits, root=root
         )
         model = load_cost_model(
             folder, frozen=not cfg.tuner.learn, device=attributes(hardware), root=root
@@ -273,7 +273,7 @@ def _champion_of_host(
     except (RegistryError, FeatureError):
         return None
     until = "until this run has taught it better"
-    note(console, f"cost model for hardware {hardware.name} {until}: {why}")
+    print_note(console, f"cost model for hardware {hardware.name} {until}: {why}")
     return _chosen(model, champion.uri, console)
 
 
@@ -317,7 +317,7 @@ def _live_store(
     """Return the live store; None, with a line, where what it needs is not installed, or it is of another machine."""
     different = another_machine(hardware)
     if different:
-        note(
+        print_note(
             console,
             f"this host is not the machine of hardware {hardware.name!r}: {different}. The store's "
             f"records are left alone; what is measured here stays in {folder}. For this host: tencost measure hardware "
@@ -325,9 +325,9 @@ def _live_store(
         )
         return None
     try:
-        return open_store(uri)
+        return open_live_store(uri)
     except MissingDependencyError as error:
-        note(
+        print_note(
             console,
             f"records stay in the database in {folder}: {error}. To bring them into a store where there is one: "
             f"tencost records import {folder} --hardware {hardware.name}",
@@ -335,7 +335,7 @@ def _live_store(
         return None
 
 
-def starting_points(
+def run_starting_points(
     cfg: Config, model: Any, store: RecordStore | None, console: Console
 ) -> StartBook | None:
     """Return what the model's bundle ships and what the live store has for the hardware; None where neither has any."""
@@ -351,7 +351,7 @@ def starting_points(
                 break
         if len(book) and book.hardware != cfg.hardware.name:
             cores = cfg.hardware.cores
-            note(
+            print_note(
                 console,
                 f"no starting points of {cores} cores in the store: those of {book.hardware}",
             )

@@ -42,7 +42,7 @@ DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool":
 
 
 @dataclass(frozen=True)
-class Origin:
+class LibraryOrigin:
     """Where a library's programs are from: a database, the network's workloads, those with a program of it."""
 
     database: str
@@ -67,7 +67,9 @@ class LibraryExport:
         self.is_written = self.given_up = False
         self._console = console
 
-    def write(self, network: Network, hardware: HardwareConfig, built: Any, origin: Origin) -> None:
+    def write(
+        self, network: Network, hardware: HardwareConfig, built: Any, origin: LibraryOrigin
+    ) -> None:
         """Write a compiled network, whose output agreed, with its runners; raises TuneError as `write_library`."""
         if self.to is None:
             return
@@ -155,7 +157,7 @@ def _cc(hardware: HardwareConfig) -> str:
 
 
 def write_library(
-    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: Origin
+    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: LibraryOrigin
 ) -> None:
     """Write a compiled network as a library with its runners; raises TuneError, and what was there stays."""
     try:
@@ -169,7 +171,7 @@ def write_library(
 
 
 def _write(
-    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: Origin
+    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: LibraryOrigin
 ) -> None:
     """Write all files, the library last: where it is, the others are of it."""
     inputs = list(network.inputs.values())

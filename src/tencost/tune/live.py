@@ -50,7 +50,7 @@ NEAR = 1.02
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """One task tuned once by each side.
 
     Attributes:
@@ -81,7 +81,7 @@ class Live:
     speed: float
     low: float
     high: float
-    runs: tuple[Run, ...]
+    runs: tuple[LiveRun, ...]
 
     @property
     def word(self) -> str:
@@ -131,7 +131,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
     )
     plan = CpuPlan.choose(cpus_of(hardware), name=hardware.name)
     with closing(WorkerPool(options, cpus_of(hardware), plan)) as pool:
-        live = compare(
+        live = tune_both_sides(
             tasks,
             sides,
             hardware,
@@ -141,7 +141,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
             range(seeds),
             lambda run: _print(run, console),
         )
-    note(client, champion, challenger, live, programs)
+    note_verdict(client, champion, challenger, live, programs)
     print_live(live, champion, challenger)
     return live
 
@@ -220,7 +220,7 @@ def unknown_tasks(
     return unknown
 
 
-def compare(
+def tune_both_sides(
     tasks: Sequence[NetworkTask],
     sides: Mapping[str, str],
     hardware: HardwareConfig,
@@ -228,7 +228,7 @@ def compare(
     pool: WorkerPool,
     root: Path,
     seeds: Sequence[int],
-    on_run: Callable[[Run], None] = lambda _: None,
+    on_run: Callable[[LiveRun], None] = lambda _: None,
 ) -> Live:
     """Tune every task with every seed by champion and challenger in turn.
 
@@ -253,7 +253,7 @@ def compare(
             champion, challenger = (curves[side] for side in sides)
             near = NEAR * min(champion.min(), challenger.min())
             runs.append(
-                Run(
+                LiveRun(
                     task=task.name,
                     seed=seed,
                     champion_s=float(champion.min()),
@@ -263,17 +263,19 @@ def compare(
                 )
             )
             on_run(runs[-1])
-    return summarize(runs)
+    return summarize_runs(runs)
 
 
-def summarize(runs: Sequence[Run]) -> Live:
+def summarize_runs(runs: Sequence[LiveRun]) -> Live:
     """Return the geometric mean of the runs' speeds with its interval."""
     over = seed_interval([math.log(run.champion_s / run.challenger_s) for run in runs])
     low, high = math.exp(over.low), math.exp(over.high)
     return Live(math.exp(over.mean), low, high, tuple(runs))
 
 
-def note(client: Any, champion: Version, challenger: Version, live: Live, programs: int) -> None:
+def note_verdict(
+    client: Any, champion: Version, challenger: Version, live: Live, programs: int
+) -> None:
     """Write the verdict to the challenger's version (tag `live`) and all runs to its MLflow run."""
     tasks, seeds = ({getattr(run, name) for run in live.runs} for name in ("task", "seed"))
     text = (
@@ -321,7 +323,7 @@ def print_live(live: Live, champion: Version, challenger: Version) -> None:
     )
 
 
-def _print(run: Run, console: Console) -> None:
+def _print(run: LiveRun, console: Console) -> None:
     console.print(
         f"{run.task}, seed {run.seed}: champion {1e6 * run.champion_s:.1f} us, challenger "
         f"{1e6 * run.challenger_s:.1f} us",
@@ -341,14 +343,14 @@ def _curve(
 ) -> list[float]:
     """Return the best latency known after each program that a side measures, seconds; infinite while all failed."""
     from tencost.tune.cost_model import load_cost_model
-    from tencost.tune.session import Batch, Session
+    from tencost.tune.session import MeasuredBatch, TuningSession
     from tencost.tune.workfolder import open_folder
 
     model = load_cost_model(uri, frozen=not tuner.learn, device=attributes(hardware), root=root)
     book = shipped_starts(model.bundle.folder) if tuner.starts else None
     best: list[float] = []
 
-    def add(batch: Batch) -> None:
+    def add(batch: MeasuredBatch) -> None:
         for timing in batch.timings:
             seconds = float(np.median(timing.run_secs)) if timing.run_secs else math.inf
             best.append(min([seconds, *best[-1:]]))
@@ -357,7 +359,7 @@ def _curve(
         tempfile.TemporaryDirectory(prefix="tencost-live-") as scratch,
         open_folder(Path(scratch), task.name, hardware.name, hardware.target) as folder,
     ):
-        session = Session(
+        session = TuningSession(
             [task], hardware.target, tuner, model, folder, pool, threads=1, on_batch=add, book=book
         )
         session.measure_baseline()

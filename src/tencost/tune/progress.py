@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tencost.config import HardwareConfig
 from tencost.errors import ProfileError
 from tencost.tune.guard import Arm
-from tencost.tune.roofline.roofline import Placed, Roofs, Task, by_gain, roofs_of, work_of
+from tencost.tune.roofline.roofline import Placed, RooflineTask, Roofs, by_gain, roofs_of, work_of
 
 if TYPE_CHECKING:
-    from tencost.tune.session import Batch, Session
+    from tencost.tune.session import MeasuredBatch, TuningSession
 
 WIDTH = 100
 """Columns of the line, at most."""
@@ -52,7 +52,7 @@ class Outlook:
         beyond_s: seconds of the network beyond its tasks; None: not measured.
     """
 
-    def __init__(self, session: Session, hardware: HardwareConfig) -> None:
+    def __init__(self, session: TuningSession, hardware: HardwareConfig) -> None:
         self.beyond_s: float | None = None
         self._session = session
         self._roofs: Roofs | None = None
@@ -71,7 +71,7 @@ class Outlook:
         latency_s = self._session.latency_s
         pairs = zip(self._session.tasks, self._session.ids, strict=True)
         tasks = [
-            Task(task.name, task.weight, self._works[identity], latency_s[identity])
+            RooflineTask(task.name, task.weight, self._works[identity], latency_s[identity])
             for task, identity in pairs
         ]
         return by_gain(tasks, self._roofs)
@@ -103,7 +103,7 @@ class Pace:
         return remaining * max(elapsed_s / max(self._programs, 1), last_s / max(programs, 1))
 
 
-def state(batch: Batch, outlook: Outlook, remaining_s: float) -> str:
+def progress_line(batch: MeasuredBatch, outlook: Outlook, remaining_s: float) -> str:
     """Return what the line says after a batch; the least important is left out where it would be too wide.
 
     Args:

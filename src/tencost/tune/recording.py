@@ -44,14 +44,14 @@ from tencost.store.ids import program_id, record_id, workload_id
 from tencost.store.record import NetworkWeight, Provenance, Record, Source, container_image
 from tencost.store.status import Timing
 from tencost.tune.curve import CurvePoint, read_points
-from tencost.tune.reporting import note
+from tencost.tune.reporting import print_note
 from tencost.workers.hardware import another_machine
 
 if TYPE_CHECKING:
     from tencost.records.door import RefusedRows
     from tencost.store.record_store import RecordStore
     from tencost.tune.cost_model import Round
-    from tencost.tune.inputs import Inputs
+    from tencost.tune.inputs import TuningInputs
 
 DATASET = "tune"
 """Dataset name of records that come from tuning runs."""
@@ -63,7 +63,7 @@ TIMES = "network_times_s"
 """Row of the report: seconds of each turn, by what the network was compiled with: tuned, default, compared."""
 
 
-def open_store(uri: str) -> RecordStore:
+def open_live_store(uri: str) -> RecordStore:
     """Return the live store at `uri`; it need not exist yet.
 
     Raises:
@@ -82,7 +82,7 @@ def open_store(uri: str) -> RecordStore:
     return RecordStore(uri)
 
 
-def write_records(store: RecordStore, records: Sequence[Record]) -> RefusedRows:
+def record_batch(store: RecordStore, records: Sequence[Record]) -> RefusedRows:
     """Write a batch's records; return those that a store of several people's does not let in.
 
     They stay in the work folder's database.
@@ -217,7 +217,7 @@ class Recorder:
         )
 
 
-def record_tuned(inputs: Inputs, report: dict[str, Any]) -> None:
+def record_tuned(inputs: TuningInputs, report: dict[str, Any]) -> None:
     """Write the times of a tuned network and of its default schedules, where there is a store and they were taken.
 
     Somebody else's database, tuner.compare_with, is of no engine that the store knows, and is left out.
@@ -296,10 +296,10 @@ def _write_timings(store_uri: str, timings: list[NetworkTiming], console: Consol
     try:
         added = write_timings(store_uri, timings)
     except RecordError as error:
-        note(console, f"the network's time is in no record: {error}")
+        print_note(console, f"the network's time is in no record: {error}")
         return
     if added.quarantined:
-        note(
+        print_note(
             console,
             f"{added.quarantined} of the network's times are in quarantine, as their repeats contradict each other: "
             f"tencost records quarantine --store {networks_uri(store_uri)}",

@@ -22,9 +22,9 @@ from rich.table import Table
 from tencost.config import Config
 from tencost.errors import TuneError
 from tencost.tune import batches
-from tencost.tune.batches import SCRATCH, BatchLine, read_lines
+from tencost.tune.batches import SCRATCH, BatchLine, read_batch_lines
 from tencost.tune.curve import CurvePoint, read_points
-from tencost.tune.reporting import draw_chart, note, say, write_csv
+from tencost.tune.reporting import draw_chart, print_note, say, write_table_csv
 from tencost.tune.roofline.run_files import run_files
 
 METRICS = {"p_rmse": "p-RMSE", "top_k": "top-k", "spearman": "rank correlation"}
@@ -40,7 +40,7 @@ Curves = dict[tuple[str, str], dict[int, list[float]]]
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """A tuning run: where it lies, what it tuned, its batches, its latency over programs."""
 
     name: str
@@ -57,7 +57,7 @@ class Run:
         return "pretrained, fine-tuned" if last.learns else "pretrained, frozen"
 
 
-def report(
+def report_runs(
     runs: Sequence[str],
     labels: Sequence[str],
     to: Path,
@@ -103,17 +103,17 @@ def report(
         for at, values in sorted(points.items())
     ]
     header = ("label", "metric", "batch_or_trials", "mean", "low", "high", "runs")
-    write_csv(to / "report.csv", header, rows)
-    drawn = plot(curves, to / "report.png", title, _top_k_of_chance(runs_read))
+    write_table_csv(to / "report.csv", header, rows)
+    drawn = plot_runs(curves, to / "report.png", title, _top_k_of_chance(runs_read))
     print_curves(curves, title, console)
     if not drawn:
-        note(console, "no plot: it needs matplotlib, which is not installed")
+        print_note(console, "no plot: it needs matplotlib, which is not installed")
     say(console, f"written to {to}")
     _track(to, cfg, root, labelled, curves, title)
     return to
 
 
-def read_run(name: str, root: Path) -> Run:
+def read_run(name: str, root: Path) -> ReportedRun:
     """Read a work folder, or what a run left in MLflow.
 
     Raises:
@@ -121,7 +121,7 @@ def read_run(name: str, root: Path) -> Run:
         TuneError: it has no batches.
     """
     with run_files(name, (batches.FILE, CURVE_FILE, SESSION_FILE), root) as folder:
-        lines = read_lines(folder / batches.FILE)
+        lines = read_batch_lines(folder / batches.FILE)
         points = read_points(folder / CURVE_FILE) if (folder / CURVE_FILE).exists() else []
         if not lines:
             raise TuneError(
@@ -136,10 +136,10 @@ def read_run(name: str, root: Path) -> Run:
                 f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error}). "
                 "Name the folder that `tencost tune` printed as database."
             ) from error
-    return Run(name, subject, lines, points)
+    return ReportedRun(name, subject, lines, points)
 
 
-def curves_of(labelled: Sequence[tuple[str, Run]], *, arms: bool) -> Curves:
+def curves_of(labelled: Sequence[tuple[str, ReportedRun]], *, arms: bool) -> Curves:
     """Return the curves over batches, means over a run's tasks, and that over trials of runs with labels.
 
     Args:
@@ -167,7 +167,7 @@ def curves_of(labelled: Sequence[tuple[str, Run]], *, arms: bool) -> Curves:
 
 
 def _scores(
-    run: Run, label: str, *, arms: bool
+    run: ReportedRun, label: str, *, arms: bool
 ) -> Iterator[tuple[str, Sequence[Mapping[str, float | None]]]]:
     """Yield names of curves, and the scores to draw of each, a mapping a batch."""
     if not arms:
@@ -192,7 +192,7 @@ def _over_tasks(
         yield batch, float(np.mean(values[batch]))
 
 
-def _top_k_of_chance(runs: Sequence[Run]) -> tuple[str, float]:
+def _top_k_of_chance(runs: Sequence[ReportedRun]) -> tuple[str, float]:
     """Return the name of the top-k, and the share that guessing reaches, over all batches."""
     lines = [line for run in runs for line in run.lines]
     pairs = {(line.k, line.programs) for line in lines}
@@ -200,7 +200,7 @@ def _top_k_of_chance(runs: Sequence[Run]) -> tuple[str, float]:
     return name, float(np.mean([line.k / line.programs for line in lines]))
 
 
-def plot(curves: Curves, path: Path, title: str, chance: tuple[str, float]) -> bool:
+def plot_runs(curves: Curves, path: Path, title: str, chance: tuple[str, float]) -> bool:
     """Draw all curves as PNG; returns False where matplotlib is not installed (tencost[tuner] has none)."""
     top_k, guessed = chance
     titles = {**METRICS, "top_k": top_k, LATENCY: "total latency of tasks, ms"}
@@ -304,11 +304,11 @@ def _track(
     to: Path,
     cfg: Config,
     root: Path,
-    labelled: Sequence[tuple[str, Run]],
+    labelled: Sequence[tuple[str, ReportedRun]],
     curves: Curves,
     title: str,
 ) -> None:
-    from tencost.tracking.runs import Point, start_run
+    from tencost.tracking.runs import MetricPoint, start_run
 
     labels = list(dict.fromkeys(label for label, _ in curves))
     parameters: dict[str, Any] = {
@@ -325,7 +325,7 @@ def _track(
     ) as tracked:
         tracked.log_points(
             [
-                Point(f"report/{labels.index(label)}/{metric}", float(np.mean(values)), at)
+                MetricPoint(f"report/{labels.index(label)}/{metric}", float(np.mean(values)), at)
                 for (label, metric), points in curves.items()
                 for at, values in sorted(points.items())
             ]

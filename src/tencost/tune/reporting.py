@@ -21,7 +21,7 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def note(console: Console, text: str) -> None:
+def print_note(console: Console, text: str) -> None:
     """Print what a user should know, in yellow."""
     say(console, text, style="yellow")
 
@@ -33,7 +33,7 @@ def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_table_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table as CSV, whole or not at all; None is an empty cell."""
     with whole_file(path) as temporary:
         temporary.write_text(csv_lines([header, *rows]), encoding="utf-8")

@@ -21,9 +21,9 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tencost.programs.codegen.refit import Refitter, starting_points
-from tencost.programs.codegen.seeds import seeds
+from tencost.programs.codegen.seeds import task_seeds
 from tencost.programs.starting_points import shipped_starts
-from tencost.programs.trace.replay import first_line
+from tencost.programs.trace.replay import error_line
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
 from tencost.tune.evolutionary_search import DecisionSearch
@@ -179,7 +179,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
     def _starting_points(self) -> list[Any]:
         context = self._context
         seed = int(context.rand_state)
-        points = seeds(context, self._spaces, min(SEEDS, self._starts), seed)
+        points = task_seeds(context, self._spaces, min(SEEDS, self._starts), seed)
         more = self._starts - len(points)
         if self._refitter is not None and len(self.measured) < self._starts and more > 0:
             workload = workload_id(str(save_json(context.mod)))
@@ -242,7 +242,7 @@ def applicable(records: Sequence[Any], task: str) -> tuple[list[Any], list[Any]]
         try:
             candidates.append(record.as_measure_candidate())
         except Exception as failure:  # noqa: BLE001 - TVM raises whatever its C++ side says, under many types
-            error = first_line(failure)
+            error = error_line(failure)
         else:
             good.append(record)
     if error:

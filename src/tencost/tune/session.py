@@ -47,7 +47,7 @@ MIN_ROUND = 8
 
 
 @dataclass(frozen=True)
-class Batch:
+class MeasuredBatch:
     """What a round measured.
 
     Attributes:
@@ -72,7 +72,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended: seconds it tuned, whether Ctrl-C ended it, the database, whether no task promised enough."""
 
     seconds: float
@@ -81,7 +81,7 @@ class Outcome:
     settled: bool = False
 
 
-class Session:
+class TuningSession:
     """The state of one run; use once."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Session:
         pool: WorkerPool,
         *,
         threads: int,
-        on_batch: Callable[[Batch], None],
+        on_batch: Callable[[MeasuredBatch], None],
         book: StartBook | None = None,
     ) -> None:
         self.tasks = tasks
@@ -176,7 +176,7 @@ class Session:
         unchecked = self._pool.unchecked
         return {self._first_tasks[int(file.stem)].name: why for file, why in unchecked.items()}
 
-    def run(self, on_ready: Callable[[], None] = lambda: None) -> Outcome:
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> RunOutcome:
         """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
         database = self._folder.database(task.mod for task in self.tasks)
         with _logs_in(self._folder.path, [task.name for task in self.tasks]) as loggers:
@@ -190,7 +190,7 @@ class Session:
                 with self._stop_on_interrupt():
                     settled = self._tune(database, contexts, remaining)
         seconds = time.monotonic() - self._started
-        return Outcome(seconds, self._stop.is_set(), database, settled)
+        return RunOutcome(seconds, self._stop.is_set(), database, settled)
 
     def _tune(self, database: Any, contexts: list[Any], remaining: int) -> bool:
         """Tune; return whether it ended because no task promised enough."""
@@ -315,7 +315,7 @@ class Session:
         task, identity = self.tasks[place], self.ids[place]
         timings = tuple(timing_from_result(result) for result in results)
         self.num_wrong += sum(timing.status is Status.wrong_answer for timing in timings)
-        batch = Batch(
+        batch = MeasuredBatch(
             task=task,
             trials=self.trials,
             timings=timings,

@@ -15,18 +15,18 @@ from tencost import signals
 from tencost.config import Config, RunnerKind
 from tencost.measure.run import cpus_of
 from tencost.networks.network import variant_name
-from tencost.tune.batches import BatchLine, append_line, top_k_size
+from tencost.tune.batches import BatchLine, append_batch_line, top_k_size
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.deploy import better_than_rules, compile_network, count_tuned, faster_in_network
 from tencost.tune.guard import Arm
 from tencost.tune.hosts import Host, OnnxRuntime, check_host, host_of, onnx_runtime
-from tencost.tune.inputs import Inputs, read_inputs
-from tencost.tune.library_export import LibraryExport, Origin, check_linker, check_place
-from tencost.tune.progress import Outlook, Pace, progress, state
-from tencost.tune.recording import Recorder, by_workload, record_tuned, write_records
-from tencost.tune.reporting import note, say
+from tencost.tune.inputs import TuningInputs, read_inputs
+from tencost.tune.library_export import LibraryExport, LibraryOrigin, check_linker, check_place
+from tencost.tune.progress import Outlook, Pace, progress, progress_line
+from tencost.tune.recording import Recorder, by_workload, record_batch, record_tuned
+from tencost.tune.reporting import print_note, say
 from tencost.tune.roofline.report import lines_of
-from tencost.tune.session import Batch, Outcome, Session
+from tencost.tune.session import MeasuredBatch, RunOutcome, TuningSession
 from tencost.tune.summary import (
     Conditions,
     mean_correlations,
@@ -35,8 +35,8 @@ from tencost.tune.summary import (
     weak_tasks,
 )
 from tencost.tune.verify import Verified, beyond_tasks, compile_and_compare, time_network
-from tencost.tune.workfolder import BARS_FILE, artifacts, open_folder, write_report
-from tencost.workers.hardware import check_target, in_words, resolve_hardware
+from tencost.tune.workfolder import BARS_FILE, artifacts, open_folder, write_run_report
+from tencost.workers.hardware import check_target, describe_hardware, resolve_hardware
 from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.tracker import devices_of
 
@@ -51,9 +51,9 @@ _SLOWEST = 5
 class Tuned:
     """A session after tuning, with its roofs, its outcome, what its pool compared, the conditions of the host."""
 
-    session: Session
+    session: TuningSession
     outlook: Outlook
-    outcome: Outcome
+    outcome: RunOutcome
     num_checked: int
     checked_s: float
     conditions: Conditions
@@ -80,7 +80,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     hardware = resolve_hardware(cfg.hardware)
     check_target(hardware)
     check_host(hardware)
-    say(console, f"tuning {in_words(hardware)}")
+    say(console, f"tuning {describe_hardware(hardware)}")
     if to is not None:
         check_place(to)
         check_linker(hardware)
@@ -100,7 +100,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
             with start_run(cfg, root, stage="tune", name=title, tags=tags) as tracked:
                 tuned = tune(inputs, tracked)
                 report = make_report(inputs, tuned, export)
-                write(inputs, tuned, report, tracked)
+                write_results(inputs, tuned, report, tracked)
                 record_tuned(inputs, report)
         except KeyboardInterrupt:
             if to is not None and not (export.is_written or export.given_up):
@@ -117,7 +117,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     return path
 
 
-def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
+def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
     """Adopt the store's programs, time the default schedules, tune; each batch is written when it is measured."""
     cfg, folder, console = inputs.cfg, inputs.folder, inputs.console
     cores = cpus_of(cfg.hardware)
@@ -129,7 +129,7 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
         conditions = Conditions()
         line = bar.add_task("default schedules", total=len(inputs.tasks), state="")
         writer = _BatchWriter(inputs, tracked, bar, line)
-        session = Session(
+        session = TuningSession(
             inputs.tasks,
             cfg.hardware.target,
             cfg.tuner,
@@ -144,18 +144,18 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
         try:
             conditions = Conditions.at_start(pool)
             if conditions.busy:
-                note(console, f"This host is busy: {conditions.busy}. Times will scatter.")
+                print_note(console, f"This host is busy: {conditions.busy}. Times will scatter.")
             _adopt(inputs, session, writer.recorder)
             outcome = _search(inputs, session, outlook, bar, line)
             conditions = conditions.probed(pool)
         except KeyboardInterrupt:
-            outcome = Outcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
+            outcome = RunOutcome(0.0, True, folder.database(task.mod for task in inputs.tasks))
         finally:
             title = f"{inputs.name}, {inputs.chosen.name}"
             is_drawn = plot_curve(read_points(folder.curve), folder.plot, title)
         tuned = Tuned(session, outlook, outcome, pool.num_checked, pool.checked_s, conditions)
     if not is_drawn:
-        note(
+        print_note(
             console,
             "no plots: they need matplotlib, which is not installed (pip install 'tencost[pipeline]')",
         )
@@ -166,17 +166,17 @@ def tune(inputs: Inputs, tracked: TrackedRun) -> Tuned:
             "time by a minute more (tuner.min_gain; 0 goes on to tuner.trials)."
         )
     if remote is not None:
-        note(
+        print_note(
             console,
             "on a device programs are not compared one by one with their tasks; the whole network's output is",
         )
     else:
         for task, why in session.not_compared.items():
-            note(console, f"outputs of {task} cannot be compared: {why}")
+            print_note(console, f"outputs of {task} cannot be compared: {why}")
     return tuned
 
 
-def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
+def _adopt(inputs: TuningInputs, session: TuningSession, recorder: Recorder) -> None:
     """Take over the live store's programs of the network's own workloads."""
     if inputs.store is None:
         return
@@ -192,12 +192,12 @@ def _adopt(inputs: Inputs, session: Session, recorder: Recorder) -> None:
             f"{adoption.programs} programs of the live store taken over, {adoption.timed} of them timed here"
         )
     for message in adoption.notes:
-        note(inputs.console, message)
+        print_note(inputs.console, message)
 
 
 def _search(
-    inputs: Inputs, session: Session, outlook: Outlook, bar: Progress, line: TaskID
-) -> Outcome:
+    inputs: TuningInputs, session: TuningSession, outlook: Outlook, bar: Progress, line: TaskID
+) -> RunOutcome:
     """Time the default schedules, then tune until the budget is spent."""
     session.measure_baseline(lambda number: bar.update(line, completed=number))
     outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, session, inputs.cfg.hardware)
@@ -211,7 +211,9 @@ def _search(
 class _BatchWriter:
     """Writes each measured batch: records, the curve, metrics, progress."""
 
-    def __init__(self, inputs: Inputs, tracked: TrackedRun, bar: Progress, line: TaskID) -> None:
+    def __init__(
+        self, inputs: TuningInputs, tracked: TrackedRun, bar: Progress, line: TaskID
+    ) -> None:
         cfg, chosen = inputs.cfg, inputs.chosen
         bundle = chosen.model.bundle
         self._inputs, self._tracked, self._bar, self._line = inputs, tracked, bar, line
@@ -227,28 +229,30 @@ class _BatchWriter:
             model_tvm="" if bundle is None else bundle.info.versions.get("tvm", ""),
         )
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: MeasuredBatch) -> None:
         assert self.outlook is not None
         inputs, name, tuner = self._inputs, self._inputs.chosen.name, self._inputs.cfg.tuner
         programs = inputs.folder.new_programs()
         if inputs.store is not None:
             number = len(inputs.chosen.model.history)
             records = self.recorder.records(programs, batch.timings, batch.round, number)
-            reasons = write_records(inputs.store, records).reasons
+            reasons = record_batch(inputs.store, records).reasons
             if reasons:
                 uri = inputs.store.uri
-                note(inputs.console, f"{len(reasons)} records are not for {uri}: {reasons[0]}")
+                print_note(
+                    inputs.console, f"{len(reasons)} records are not for {uri}: {reasons[0]}"
+                )
         append_point(inputs.folder.curve, CurvePoint.of(batch, name))
         if batch.round.num_measured:
-            append_line(inputs.folder.batches, BatchLine.of(batch, name, learns=tuner.learn))
+            append_batch_line(inputs.folder.batches, BatchLine.of(batch, name, learns=tuner.learn))
         remaining = max(0, tuner.trials - batch.trials)
         remaining_s = self._pace.remaining_s(len(batch.timings), batch.elapsed_s, remaining)
-        text = state(batch, self.outlook, remaining_s)
+        text = progress_line(batch, self.outlook, remaining_s)
         self._bar.update(self._line, completed=batch.trials, state=text)
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
 
-def _metrics(batch: Batch) -> dict[str, float]:
+def _metrics(batch: MeasuredBatch) -> dict[str, float]:
     ranked = batch.round
     score = ranked.score(ranked.arm)
     values = {
@@ -275,7 +279,7 @@ def _metrics(batch: Batch) -> dict[str, float]:
     return {f"tune/{name}": value for name, value in values.items() if value is not None}
 
 
-def make_report(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
+def make_report(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
     """Return the run's report; the network is compared with PyTorch, exported, and timed if anything was measured.
 
     Raises:
@@ -312,14 +316,14 @@ def make_report(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str
     }
 
 
-def _worth_it(inputs: Inputs, database: Any) -> Any:
+def _worth_it(inputs: TuningInputs, database: Any) -> Any:
     """Return a database of the programs that are faster than by rule."""
     target = inputs.cfg.hardware.target
     return better_than_rules(database, inputs.every, target, inputs.folder.rule_s)
 
 
 def _export(
-    inputs: Inputs, database: Any, export: LibraryExport, host: Host, values: dict[str, Any]
+    inputs: TuningInputs, database: Any, export: LibraryExport, host: Host, values: dict[str, Any]
 ) -> Verified:
     """Compile the network with a database, compare its output with PyTorch's, write the library if one is asked for.
 
@@ -338,16 +342,16 @@ def _export(
     with export.holding_interrupts():
         verified = compile_and_compare(
             network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options, host,
-            lambda message: note(inputs.console, message),
+            lambda message: print_note(inputs.console, message),
         )  # fmt: skip
         count = count_tuned(database, inputs.every, hardware.target)
-        origin = Origin(folder.path.name, len(inputs.every), count)
+        origin = LibraryOrigin(folder.path.name, len(inputs.every), count)
         export.write(network, hardware, verified.built, origin)
         values |= verified.values
     return verified
 
 
-def _verified(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
+def _verified(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict[str, Any]:
     """Compile the network, compare, export and time it; Ctrl-C leaves out what has not been timed."""
     session = tuned.session
     if not (session.trials > 0 or export.to):
@@ -382,21 +386,23 @@ def _verified(inputs: Inputs, tuned: Tuned, export: LibraryExport) -> dict[str, 
     return values
 
 
-def _onnx_runtime(inputs: Inputs) -> OnnxRuntime | None:
+def _onnx_runtime(inputs: TuningInputs) -> OnnxRuntime | None:
     """Return the network as ONNX Runtime runs it; None where it does not, or on what is no CPU of this host."""
     hardware = inputs.cfg.hardware
     if hardware.target.get("kind") != "llvm" or hardware.runner is RunnerKind.rpc:
         return None
     return onnx_runtime(
         inputs.cfg.network, inputs.root, inputs.network.inputs, hardware.cores,
-        lambda message: note(inputs.console, message),
+        lambda message: print_note(inputs.console, message),
     )  # fmt: skip
 
 
-def write(inputs: Inputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun) -> None:
+def write_results(
+    inputs: TuningInputs, tuned: Tuned, report: dict[str, Any], tracked: TrackedRun
+) -> None:
     """Write report and plot into the folder, figures and files into the MLflow run."""
     folder = inputs.folder
-    write_report(folder, report)
+    write_run_report(folder, report)
     if "network_latency_s" in report:
         plot_bars(report, folder.path / BARS_FILE, inputs.name)
     final = {f"tune/{key}": value for key, value in report.items() if isinstance(value, float)}

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tencost import signals
-from tencost.tune.reporting import draw_chart, note
+from tencost.tune.reporting import draw_chart, print_note
 from tencost.workers.noise import NOISY, host_load, is_busy
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
     ]
     if weak:
         more = f", and {len(weak) - _LISTED} more tasks" if len(weak) > _LISTED else ""
-        note(
+        print_note(
             console,
             f"the model does not rank this task's programs: {', '.join(weak[:_LISTED])}{more}. Whether that lasts: "
             "tencost register drift",

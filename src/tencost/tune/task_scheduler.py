@@ -43,7 +43,7 @@ class Turn:
 
 
 @dataclass
-class History:
+class TaskHistory:
     """The turns of a task."""
 
     turns: list[Turn] = field(default_factory=list)
@@ -95,7 +95,7 @@ class SecondsScheduler(ms.task_scheduler.PyTaskScheduler):
     ) -> None:
         super().__init__()
         self.settled = False
-        self.histories = [History() for _ in weights]
+        self.histories = [TaskHistory() for _ in weights]
         self._weights, self._latency_s, self._measured = weights, latency_s, measured
         self._min_gain = min_gain
         self._running: tuple[int, float, int, float] | None = None

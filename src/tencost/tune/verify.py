@@ -22,7 +22,7 @@ from tencost.networks.network import Network, NetworkTask
 from tencost.programs.codegen.rules import leave, scheduled
 from tencost.tune.deploy import (
     TOLERANCE,
-    Agreement,
+    OutputAgreement,
     compare_outputs,
     compile_network,
     meaningless,
@@ -30,11 +30,11 @@ from tencost.tune.deploy import (
 )
 from tencost.tune.hosts import MAX_TIMING_S, Deployed, Host, Timed, spread_of, times_in_turn
 from tencost.tune.recording import TIMES, by_workload
-from tencost.tune.session import Session
+from tencost.tune.session import TuningSession
 from tencost.tune.workfolder import WorkFolder
 from tencost.tune.wrong_programs import mark_failed, wrong_programs
 from tencost.workers.evaluator import MeasureOptions
-from tencost.workers.expected import draw, read_facts
+from tencost.workers.expected import draw_arguments, read_facts
 from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.runner import arg_json
 from tencost.workers.worker import build
@@ -111,7 +111,7 @@ def time_network(
     hardware: HardwareConfig,
     executables: Mapping[str, Any],
     database: Any,
-    session: Session,
+    session: TuningSession,
     peer: Callable[[], Timed | None],
     host: Host,
 ) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class TaskProgram:
             mod = task.mod
         self._function = build(mod, leave(mod, target)).jit()
         facts = read_facts(task.mod)
-        drawn = draw(facts)
+        drawn = draw_arguments(facts)
         fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._tensors = []
         for place, arg in enumerate(ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)):
@@ -222,7 +222,7 @@ def task_programs(
 
 
 def beyond_tasks(
-    network: Network, untuned: Any, session: Session, hardware: HardwareConfig
+    network: Network, untuned: Any, session: TuningSession, hardware: HardwareConfig
 ) -> float | None:
     """Return the seconds that a network takes beyond its tasks, measured in one call with default schedules.
 
@@ -266,7 +266,7 @@ def break_down(
 
 
 def _remote_disagreement(
-    network: Network, tuned: Agreement, default: Agreement, folder: WorkFolder
+    network: Network, tuned: OutputAgreement, default: OutputAgreement, folder: WorkFolder
 ) -> TuneError:
     """Say which of the two a device computes wrongly; its programs are not compared with their tasks one by one."""
     message = (
@@ -286,8 +286,8 @@ def _remote_disagreement(
 
 def _disagreement(
     network: Network,
-    tuned: Agreement,
-    default: Agreement,
+    tuned: OutputAgreement,
+    default: OutputAgreement,
     hardware: HardwareConfig,
     tasks: Sequence[NetworkTask],
     folder: WorkFolder,

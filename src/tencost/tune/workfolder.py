@@ -488,7 +488,7 @@ def _replace(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_report(folder: WorkFolder, values: dict[str, Any]) -> None:
+def write_run_report(folder: WorkFolder, values: dict[str, Any]) -> None:
     """Write report.json of the last run."""
     _replace(folder.path / "report.json", json.dumps(values, indent=2, sort_keys=True) + "\n")
 

@@ -45,7 +45,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Difference:
+class OutputDifference:
     """How far a program's outputs are from its workload's.
 
     Attributes:
@@ -123,10 +123,10 @@ class Expected:
     def inputs(self) -> list[Array]:
         """All arguments before the call; outputs hold something, so that one left unwritten is found."""
         if self._inputs is None:
-            self._inputs = draw(self.facts)
+            self._inputs = draw_arguments(self.facts)
         return self._inputs
 
-    def difference(self, after: Sequence[Array]) -> Difference:
+    def difference(self, after: Sequence[Array]) -> OutputDifference:
         """Compare all arguments after a program has run."""
         differences = (
             _difference(index, array, self._outputs.get(index, self.inputs[index]), self.facts)
@@ -163,7 +163,7 @@ def make_expected(module: Any, run: Run) -> Expected:
     facts = read_facts(module)
     for positive in (False, True):
         facts = replace(facts, positive=positive)
-        inputs = draw(facts)
+        inputs = draw_arguments(facts)
         changed = {
             index: array
             for index, array in enumerate(run(inputs))
@@ -179,7 +179,7 @@ def make_expected(module: Any, run: Run) -> Expected:
     return Expected(facts, changed)
 
 
-def draw(facts: Facts) -> list[Array]:
+def draw_arguments(facts: Facts) -> list[Array]:
     """Draw all arguments; the same ones in every process.
 
     Raises:
@@ -301,7 +301,7 @@ def _is_load(expression: Any) -> bool:
     return isinstance(expression, TensorLoad)
 
 
-def _difference(index: int, after: Array, expected: Array, facts: Facts) -> Difference:
+def _difference(index: int, after: Array, expected: Array, facts: Facts) -> OutputDifference:
     after, expected = (_plain(array).astype(np.float64, copy=False) for array in (after, expected))
     is_float = "float" in facts.dtypes[index]
     scale = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
@@ -313,10 +313,10 @@ def _difference(index: int, after: Array, expected: Array, facts: Facts) -> Diff
         distance = np.where(same, 0.0, np.abs(after - expected))
     largest = float(np.max(distance, initial=0.0))
     relative = largest / scale if scale > 0 else largest
-    return Difference(index, largest, relative, tolerance, accepted=relative <= tolerance)
+    return OutputDifference(index, largest, relative, tolerance, accepted=relative <= tolerance)
 
 
-def _badness(difference: Difference) -> float:
+def _badness(difference: OutputDifference) -> float:
     """Return the difference as a multiple of what is tolerated."""
     if math.isnan(difference.max_rel):
         return math.inf

@@ -36,7 +36,7 @@ _TUNING = re.compile(
 )
 
 
-def in_words(hardware: HardwareConfig) -> str:
+def describe_hardware(hardware: HardwareConfig) -> str:
     """Return for what hardware programs are, in words: name, CPU, what LLVM calls it, cores."""
     target = hardware.target
     kind = target.get("mcpu") or target.get("arch") or target.get("kind")
@@ -134,7 +134,7 @@ def detect_host(name: str = "local", cores: int = 1) -> HardwareConfig:
         name=name,
         description=f"the host: {cpu}, {triple}",
         target=target,
-        model=model_name(),
+        model=cpu_product_name(),
         cores=cores,
         simd_bits=simd_bits,
         l1d_kib=caches.get("1d", 32.0),
@@ -220,8 +220,8 @@ def check_runnable(hardware: HardwareConfig) -> None:
     if missing:
         raise HardwareError(
             f"programs for hardware {hardware.name!r} (mcpu {hardware.target.get('mcpu')}) use instruction sets that "
-            f"this host ({model_name()}) lacks: {', '.join(missing)}; they would crash. Use hardware=local, which "
-            "compiles for this host, or run the command on that hardware."
+            f"this host ({cpu_product_name()}) lacks: {', '.join(missing)}; they would crash. Use hardware=local, "
+            "which compiles for this host, or run the command on that hardware."
         )
 
 
@@ -286,7 +286,7 @@ def _simd_bits(features: set[str]) -> int:
     return 128
 
 
-def model_name() -> str:
+def cpu_product_name() -> str:
     """Return the CPU's product name, as the kernel or else the platform gives it.
 
     Where that is no more than a brand, as hypervisors tell it, LLVM's name of the generation follows: "AMD EPYC" is
@@ -307,7 +307,7 @@ def another_machine(hardware: HardwareConfig) -> str:
     if hardware.target.get("kind") != "llvm" or hardware.runner is RunnerKind.rpc:
         return ""
     differences = []
-    model = model_name()
+    model = cpu_product_name()
     if hardware.model not in ("", "unknown", model, re.sub(r" \([^()]*\)$", "", model)):
         differences.append(f"{model} instead of {hardware.model}")
     caches = caches_kib()

@@ -54,7 +54,7 @@ class RemoteDevices:
         self.address = address
         self.num_sessions = 0
         self._no_device_s = no_device_s
-        self._session: Session | None = None
+        self._session: DeviceSession | None = None
         self._has_loaded = False
 
     def export(self, executable: Any) -> bytearray:
@@ -108,7 +108,7 @@ class RemoteDevices:
             return attempt()
 
     @contextlib.contextmanager
-    def loaded(self, session: Session, library: bytearray) -> Iterator[Any]:
+    def loaded(self, session: DeviceSession, library: bytearray) -> Iterator[Any]:
         """Upload what `export` made and load it there; its files are removed when the block ends.
 
         Raises:
@@ -144,7 +144,7 @@ class RemoteDevices:
 
     def _time(
         self,
-        session: Session,
+        session: DeviceSession,
         library: bytearray,
         target: dict[str, Any],
         args: Sequence[Any],
@@ -169,7 +169,9 @@ class RemoteDevices:
                 f"the session with a device of key {self.address.key!r} broke: {error}"
             ) from error
 
-    def session(self, run_timeout_s: float, waiting: Callable[[], None] = lambda: None) -> Session:
+    def session(
+        self, run_timeout_s: float, waiting: Callable[[], None] = lambda: None
+    ) -> DeviceSession:
         """Return a session that lasts for one more program: its run, and as long for what goes before.
 
         Raises:
@@ -185,7 +187,7 @@ class RemoteDevices:
         self.num_sessions += 1
         return self._session
 
-    def _acquire(self, lifetime_s: float) -> Session:
+    def _acquire(self, lifetime_s: float) -> DeviceSession:
         """Wait for a device.
 
         Raises:
@@ -201,7 +203,7 @@ class RemoteDevices:
                     last_seen = time.monotonic()
                     device = tracker.request(_ASK_AGAIN_S)
                 if device is not None:
-                    return Session(*device, lifetime_s)
+                    return DeviceSession(*device, lifetime_s)
                 problem = HardwareError(
                     f"expected a free device of key {self.address.key!r} at the RPC tracker {self.address}, found all "
                     f"of them in use for {BUSY_S:g} s. Start more servers, or wait for other users"
@@ -220,7 +222,7 @@ class RemoteDevices:
             time.sleep(0.2)
 
 
-class Session:
+class DeviceSession:
     """An open session with one device."""
 
     def __init__(self, host: str, port: int, key: str, lifetime_s: float) -> None:

@@ -334,7 +334,7 @@ def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
     import tvm
 
     if target.get("kind") == "llvm":
-        vector_math.register()
+        vector_math.register_vector_math()
     if not whole:
         module = _without_layout_blocks(module)
     return tvm.compile(module, target=tvm.target.Target(target))

@@ -35,7 +35,7 @@ from tencost.features.graph.topology import topologies
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
 from tencost.networks.graph.operators import COLUMNS
 from tencost.records.network_graphs.reading import read_folder
-from tencost.splits.networks import divide
+from tencost.splits.networks import divide_graphs
 
 ID_FAMILIES = ("densenets", "mnasnets", "mobilenetv2s", "mobilenetv3s", "nasbench201s")
 OOD_FAMILIES = ("proxylessnass", "resnets", "squeezenets")
@@ -106,7 +106,7 @@ class CGDataProcessor(InMemoryDataset):
             families=list(ID_FAMILIES),
             test_families=list(OOD_FAMILIES),
         )
-        parts = dict(divide(labelled.graphs, policy).items())
+        parts = dict(divide_graphs(labelled.graphs, policy).items())
         for mode, path in zip(MODES, self.processed_paths, strict=False):
             part = labelled.take(parts[mode])
             pairs = zip(_graphs(part), _encodings(self.config, part.graphs), strict=True)

@@ -201,7 +201,7 @@ class CGRunner:
             if trial is not None:
                 for name, metric in zip(("rmse", "acc5", "acc10"), valid[1:], strict=True):
                     trial.set_user_attr(name, metric)
-                search.report(trial, mse, epoch + 1)
+                search.report_value(trial, mse, epoch + 1)
 
         self._fit(report)
         return mse

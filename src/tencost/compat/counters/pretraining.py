@@ -31,7 +31,7 @@ from tencost.models.neural.weights import Weights, read_weights
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
 from tencost.models.programs.neural.layers import Scaler
 from tencost.models.programs.neural.network_ranker import (
-    Inputs,
+    NetworkInputs,
     beside_rows,
     num_beside,
     num_rows_columns,
@@ -315,14 +315,14 @@ class _Learner:
                     self._optimizer.step()
         self._steps += 1
 
-    def _inputs(self, features: Ragged) -> Inputs:
+    def _inputs(self, features: Ragged) -> NetworkInputs:
         assert self._rows is not None, "learn before predict"
         rows = own_rows(features, self._spec)
         standard = Ragged(self._rows(rows.values), rows.offsets)
         beside = beside_rows(features, self._spec, self._config.beside)
         if self._beside is None or beside is None:
-            return Inputs(standard, None)
-        return Inputs(standard, self._beside(beside))
+            return NetworkInputs(standard, None)
+        return NetworkInputs(standard, self._beside(beside))
 
 
 def _loss(config: MlpConfig, scores: torch.Tensor, label: NDArray[np.float32]) -> torch.Tensor:
@@ -341,7 +341,7 @@ def _loss(config: MlpConfig, scores: torch.Tensor, label: NDArray[np.float32]) -
 
 
 def _tensors(
-    inputs: Inputs, programs: Ints
+    inputs: NetworkInputs, programs: Ints
 ) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor | None]:
     import torch
 

@@ -30,7 +30,7 @@ from tencost.errors import ConfigError
 from tencost.features.device import device_names
 from tencost.models.programs.families.mlp import MlpConfig
 from tencost.models.programs.ranker import Samples
-from tencost.tracking.runs import Point
+from tencost.tracking.runs import MetricPoint
 from tencost.train.data import Data
 from tencost.train.data.samples import sample_spec
 
@@ -89,7 +89,7 @@ def run(
         title = "A workload nothing was learnt of, batch by batch"
         report.plot_pretraining(folder / "pretraining.png", summaries, settings, title)
         points = [
-            Point(metric_name("pretraining", summary.arm, "top"), top.mean, step)
+            MetricPoint(metric_name("pretraining", summary.arm, "top"), top.mean, step)
             for summary in summaries
             for step, top in enumerate(summary.steps)
         ]

@@ -32,7 +32,7 @@ from tencost.config import Config
 from tencost.config.profiles import CounterConfig, CounterKind, FittedOn, ProfileFeaturesConfig
 from tencost.errors import ProfileError
 from tencost.features.counters import append_counters, fit_counters
-from tencost.features.rows.summary import summarize
+from tencost.features.rows.summary import summarize_programs
 from tencost.records.counters.reading import read_places
 from tencost.records.counters.table import Profiles
 from tencost.train.data import Data
@@ -149,5 +149,5 @@ def record_rows(
     fitted = fit_counters(honest_twin(cfg.profile_features), profiles)
     counted = append_counters(rows, table.spec, ids, profiles, fitted)
     notes.append(counted.summary())
-    summed = summarize(rows.take(counted.rows), table.spec).astype(np.float64)
+    summed = summarize_programs(rows.take(counted.rows), table.spec).astype(np.float64)
     return {ids[place]: row for place, row in zip(counted.rows.tolist(), summed, strict=True)}

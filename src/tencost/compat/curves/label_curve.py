@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from tencost.adapt.fitting import Source, adapt
-from tencost.adapt.pool import Pool
+from tencost.adapt.fitting import SourceModel, adapt
+from tencost.adapt.pool import LabelPool
 from tencost.config import AdaptMode
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.scoring import score_records
@@ -22,7 +22,7 @@ from tencost.models.programs.ranker import Ranker, Samples
 
 FIGURES = ("top1", "top5", "pairwise", "geo1")
 NATIVE = "native"
-Choose = Callable[[Pool, Source, int, int], IntArray]
+Choose = Callable[[LabelPool, SourceModel, int, int], IntArray]
 """(pool, model, how many, seed) -> positions of what is labelled."""
 
 
@@ -54,8 +54,8 @@ class Summary:
 
 
 def curve(
-    pool: Pool,
-    source: Source,
+    pool: LabelPool,
+    source: SourceModel,
     test: tuple[Truth, Ragged],
     counts: Sequence[int],
     modes: Sequence[AdaptMode],

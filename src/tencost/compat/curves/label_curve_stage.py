@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tencost.adapt.fitting import Source
-from tencost.adapt.pool import Pool, program_features, read_pool
-from tencost.adapt.stage import choose
+from tencost.adapt.fitting import SourceModel
+from tencost.adapt.pool import LabelPool, program_features, read_pool
+from tencost.adapt.stage import choose_and_label
 from tencost.compat.curves import label_curve_report
 from tencost.compat.curves.label_curve import (
     NATIVE,
@@ -35,7 +35,7 @@ from tencost.models.programs.families.corrected import base_config, spread_withi
 from tencost.models.programs.ranker import make_ranker
 from tencost.register.pull import pull
 from tencost.tracking import runs as tracking
-from tencost.tracking.runs import Point as Logged
+from tencost.tracking.runs import MetricPoint as Logged
 from tencost.train.data import Data
 from tencost.writing import whole_folder
 
@@ -82,7 +82,7 @@ def run(cfg: Config, root: Path) -> Path:
             with console.status(f"{title}, seed {seed}"):
                 score = bundle.ranker.predict(pool.features)
                 seed_pool = replace(pool, score=score, spread=spread_within(score, pool.group))
-                source = Source(bundle.ranker, bundle.info, seed_pool.spread)
+                source = SourceModel(bundle.ranker, bundle.info, seed_pool.spread)
                 points.append(_native(data, bundle, (truth, tested), seed))
                 points += curve(
                     seed_pool, source, (truth, tested), cfg.adapt.counts, modes, _chooser(cfg), seed
@@ -146,8 +146,8 @@ def _native(data: Data, bundle: Bundle, test: tuple[Truth, Ragged], seed: int) -
 
 
 def _chooser(cfg: Config) -> Choose:
-    def chosen(pool: Pool, source: Source, count: int, seed: int) -> IntArray:
-        return choose(
+    def chosen(pool: LabelPool, source: SourceModel, count: int, seed: int) -> IntArray:
+        return choose_and_label(
             pool, source, count, cfg, seed, lambda positions: pool.latency_s[positions]
         ).positions
 

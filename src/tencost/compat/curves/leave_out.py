@@ -42,7 +42,7 @@ from tencost.models.programs.ranker import Samples
 from tencost.tracking.runs import start_run
 from tencost.train.data import Data
 from tencost.train.data.samples import sample_spec
-from tencost.train.fit.seeds import Job, train_seeds
+from tencost.train.fit.seeds import SeedJob, train_seeds
 from tencost.writing import whole_file
 
 METRICS = ("pairwise", "geo1", "top1", "top5", "search_score")
@@ -213,7 +213,7 @@ def _try(data: Data, served: Sequence[Arm], label: str) -> dict[Arm, Outcome]:
             return {}
         train = few
     trained, _ = train_seeds(
-        Job(cfg.model, spec, train, valid), cfg.seeds, cfg.jobs, label, cfg.execution
+        SeedJob(cfg.model, spec, train, valid), cfg.seeds, cfg.jobs, label, cfg.execution
     )
     outcomes = {}
     for arm in served:

@@ -107,7 +107,7 @@ def query(
 
 
 def _stored_target(
-    store: reading.Records, identity: str, target: str | Mapping[str, Any], hardware: str
+    store: reading.StoredRecords, identity: str, target: str | Mapping[str, Any], hardware: str
 ) -> str:
     """Return the canonical target that a query means: the target itself, or the one with this target_key."""
     text = canonical_target(target_of(target))
@@ -143,7 +143,7 @@ def _row_on(kind: type[Records], record: RecordView, hardware: str | None) -> di
     return {**record.row, "hardware": device, "record_id": kind.id_on(record, device)}
 
 
-def _workload_of_key(store: reading.Records, key: str, hardware: str) -> str | None:
+def _workload_of_key(store: reading.StoredRecords, key: str, hardware: str) -> str | None:
     """Return the workload_id of a dialect's workload key among the records of a hardware."""
     frame = store.read(hardware, _KEY_COLUMNS).unique("workload_id", keep="any")
     matching = sorted(

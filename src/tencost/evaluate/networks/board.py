@@ -63,7 +63,7 @@ class GraphBoard(Board[GraphRow]):
         )
 
 
-def summarize(seeds: Sequence[Mapping[str, Mapping[str, GraphScore]]]) -> dict[str, Any]:
+def graph_row_fields(seeds: Sequence[Mapping[str, Mapping[str, GraphScore]]]) -> dict[str, Any]:
     """Return the fields `parts` and `families` of a row.
 
     Args:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tencost.errors import BundleError
 
 FILE = "left_out.json"
-"""File of a registered bundle: its LeftOut."""
+"""File of a registered bundle: its FamilyErrorBounds."""
 FARTHEST = 75.0
 """How many times beyond the sizes learnt from the families went on which the coverage was measured."""
 _FEWEST = 2
@@ -30,7 +30,7 @@ _FEWEST = 2
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class FamilyErrorBounds:
     """Bounds of log(measured / predicted) for networks of families that were held out.
 
     Attributes:
@@ -53,7 +53,7 @@ def left_out_errors(
     measured_ms: NDArray[np.float64],
     predicted_ms: NDArray[np.float64],
     coverage: float = 0.9,
-) -> LeftOut | None:
+) -> FamilyErrorBounds | None:
     """Return the bounds for networks of a family that the model never saw; None with fewer than two families.
 
     Args:
@@ -79,22 +79,22 @@ def left_out_errors(
     spread = float(np.std(medians, ddof=1)) * math.sqrt(1 + 1 / len(names))
     between = float(t.ppf((1 + coverage) / 2, len(names) - 1)) * spread
     middle = float(np.mean(medians))
-    return LeftOut(
+    return FamilyErrorBounds(
         low=round(middle - between + min(low for low, _ in ends), 4),
         high=round(middle + between + max(high for _, high in ends), 4),
         families=dict(zip(names.tolist(), counts.tolist(), strict=True)),
     )
 
 
-def left_out_from_json(values: Mapping[str, Any]) -> LeftOut:
-    """Read `LeftOut.to_json`.
+def left_out_from_json(values: Mapping[str, Any]) -> FamilyErrorBounds:
+    """Read `FamilyErrorBounds.to_json`.
 
     Raises:
         BundleError: it is something else.
     """
     try:
         families = {str(name): int(count) for name, count in values["families"].items()}
-        bounds = LeftOut(float(values["low"]), float(values["high"]), families)
+        bounds = FamilyErrorBounds(float(values["low"]), float(values["high"]), families)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(
             f"expected the errors on families held out (low, high, families), found something else: {error}"

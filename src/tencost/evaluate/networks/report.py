@@ -41,16 +41,16 @@ def print_boards(root: Path, paths: PathsConfig, console: Console | None = None)
         places = here | places
     printed = [path for _, paths_of_report in sorted(places.items()) for path in paths_of_report]
     for path in printed:
-        print_board(GraphBoard.load(path), console)
+        print_graph_board(GraphBoard.load(path), console)
     return len(printed)
 
 
-def print_board(board: GraphBoard, console: Console | None = None) -> None:
+def print_graph_board(board: GraphBoard, console: Console | None = None) -> None:
     """Print a leaderboard."""
     print_tables(wide(console), [_table(board, part) for part in board.parts], [NOTE])
 
 
-def markdown(board: GraphBoard) -> str:
+def graph_board_markdown(board: GraphBoard) -> str:
     """Return the leaderboard as a Markdown section: models, then the best of them family by family."""
     lines = [f"## {board.hardware} ({board.dataset}, {board.split})", ""]
     for part in board.parts:

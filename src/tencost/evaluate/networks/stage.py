@@ -20,7 +20,7 @@ from tencost.config import Config
 from tencost.errors import ConfigError
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.networks import report
-from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow, summarize
+from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow, graph_row_fields
 from tencost.models.networks.bundle import GraphBundle, load_graph_bundle
 from tencost.models.networks.bundle.latency_metrics import GraphScore, by_family
 from tencost.networks.graph.graph_set import LabelledGraphs
@@ -31,7 +31,7 @@ from tencost.writing import whole_file, whole_folder
 
 
 @dataclass(frozen=True)
-class Model:
+class JudgedGraphModel:
     """A trained model: its bundles and what they predict for the graphs of the test parts.
 
     Attributes:
@@ -79,7 +79,7 @@ def run(cfg: Config, root: Path) -> list[GraphBoard]:
                     for metric, interval in intervals.items()
                 }
                 tracked.log_metrics(figures)
-            report.print_board(board)
+            report.print_graph_board(board)
             boards.append(board)
     metrics = {board.hardware: board.metrics() for board in boards}
     with whole_file(data.folders.metrics) as path:
@@ -93,7 +93,7 @@ def test_parts(data: GraphData) -> dict[str, LabelledGraphs]:
     return {name: part for name, part in parts.items() if len(part)}
 
 
-def load_models(data: GraphData, parts: dict[str, LabelledGraphs]) -> list[Model]:
+def load_models(data: GraphData, parts: dict[str, LabelledGraphs]) -> list[JudgedGraphModel]:
     """Load every model that was trained on the split as it is, and let it predict.
 
     Raises:
@@ -113,7 +113,7 @@ def predict_all(bundles: tuple[GraphBundle, ...], part: LabelledGraphs) -> NDArr
     return np.stack([bundle.model.predict(part.graphs) for bundle in bundles])
 
 
-def _load(data: GraphData, folder: Path, parts: dict[str, LabelledGraphs]) -> Model:
+def _load(data: GraphData, folder: Path, parts: dict[str, LabelledGraphs]) -> JudgedGraphModel:
     run_file = orjson.loads((folder / RUN_FILE).read_bytes())
     bundles = tuple(load_graph_bundle(folder / f"seed{seed}") for seed in run_file["seeds"])
     info = bundles[0].info
@@ -123,7 +123,7 @@ def _load(data: GraphData, folder: Path, parts: dict[str, LabelledGraphs]) -> Mo
             f"dataset={data.cfg.dataset.name} split={data.cfg.graph_split_name} model={folder.name}"
         )
     predicted = {name: predict_all(bundles, part) for name, part in parts.items()}
-    return Model(folder.name, bundles, run_file["valid"], predicted)
+    return JudgedGraphModel(folder.name, bundles, run_file["valid"], predicted)
 
 
 def _board(
@@ -131,7 +131,7 @@ def _board(
     hardware: str,
     column: int,
     parts: dict[str, LabelledGraphs],
-    models: list[Model],
+    models: list[JudgedGraphModel],
 ) -> GraphBoard:
     counts = {}
     for name, part in parts.items():
@@ -151,7 +151,11 @@ def _board(
 
 
 def _row(
-    data: GraphData, hardware: str, column: int, parts: dict[str, LabelledGraphs], model: Model
+    data: GraphData,
+    hardware: str,
+    column: int,
+    parts: dict[str, LabelledGraphs],
+    model: JudgedGraphModel,
 ) -> GraphRow:
     seeds: list[dict[str, dict[str, GraphScore]]] = [
         {
@@ -176,7 +180,7 @@ def _row(
             if hardware in model.valid[str(info.seed)]
         ),
         folder=str((data.folders.models / model.name).relative_to(data.root)),
-        **summarize(seeds),
+        **graph_row_fields(seeds),
     )
 
 
@@ -185,11 +189,11 @@ def _write(
     board: GraphBoard,
     column: int,
     parts: dict[str, LabelledGraphs],
-    models: list[Model],
+    models: list[JudgedGraphModel],
 ) -> None:
     with whole_folder(folder) as content:
         board.save(content / board.FILE)
-        (content / "leaderboard.md").write_text(report.markdown(board))
+        (content / "leaderboard.md").write_text(report.graph_board_markdown(board))
         frames = []
         for name, part in parts.items():
             predicted = {

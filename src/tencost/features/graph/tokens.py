@@ -278,7 +278,7 @@ def distinct(integers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     return integers[first], which
 
 
-def flop(integers: NDArray[np.int64]) -> NDArray[np.float64]:
+def kernel_flop(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the arithmetic of each kernel: float64 [K]; two a multiply-add, one an element elsewhere."""
     value = {name: integers[:, index].astype(np.float64) for name, index in _AT.items()}
     kind = KIND[integers[:, 0]]
@@ -295,7 +295,7 @@ def flop(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.maximum(arithmetic, 1.0)
 
 
-def moved(integers: NDArray[np.int64]) -> NDArray[np.float64]:
+def _moved(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the elements that each kernel reads, writes and weighs, and one: float64 [K]."""
     return 1 + integers[:, [_AT[name] for name in _MOVED]].astype(np.float64).sum(axis=1)
 
@@ -313,7 +313,7 @@ def amounts(integers: NDArray[np.int64]) -> NDArray[np.float64]:
     partial sums and tiles are those of a matrix unit (tencost.features.graph.tiling), 0 of what it does not run.
     """
     table = np.zeros((len(integers), len(AMOUNTS)))
-    table[:, 0], table[:, 1], table[:, 2] = flop(integers), moved(integers), 1
+    table[:, 0], table[:, 1], table[:, 2] = kernel_flop(integers), _moved(integers), 1
     table[:, 3:_TILED] = integers[:, [_AT[name] for name in _MOVED]]
     kind = KIND[integers[:, 0]]
 
@@ -341,7 +341,7 @@ def _columns(integers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
     value = {name: integers[:, index].astype(np.float64) for name, index in _AT.items()}
     operator = integers[:, 0]
     kind = node_kinds(integers)
-    work, traffic = flop(integers), moved(integers)
+    work, traffic = kernel_flop(integers), _moved(integers)
     columns: dict[str, NDArray[Any]] = {
         "log_flop": np.log(work),
         "log_moved": np.log(traffic),

@@ -40,7 +40,7 @@ TILE_COLUMNS: tuple[str, ...] = (
 """num: steps or annotated loops; sum, max: of the log2 of their iterations."""
 
 
-def tile_row(steps: Sequence[Sequence[Any]]) -> FloatArray | None:
+def ansor_tile_row(steps: Sequence[Sequence[Any]]) -> FloatArray | None:
     """Return float32 [1, columns]; None for a program without steps."""
     if not steps:
         return None
@@ -219,7 +219,7 @@ KIND = FeatureKind(
     columns=lambda _: TILE_COLUMNS,
     one_row=True,
     program_format="ansor_steps",
-    stored=lambda spec: stored_programs(spec, tile_row),
+    stored=lambda spec: stored_programs(spec, ansor_tile_row),
     relations=RELATIONS,
     preference=2,
 )

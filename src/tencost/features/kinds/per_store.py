@@ -141,7 +141,7 @@ def _stored(chunk: Chunk) -> list[Outcome]:
 
     from tencost.programs.trace.allowed import NoGraphError
     from tencost.programs.trace.intrinsics import register_intrinsics
-    from tencost.programs.trace.replay import first_line, load_module, replay
+    from tencost.programs.trace.replay import error_line, load_module, replay
 
     try:
         target = Target(orjson.loads(chunk.target))
@@ -151,7 +151,7 @@ def _stored(chunk: Chunk) -> list[Outcome]:
         NoGraphError, ValueError, TypeError, LookupError, AttributeError, RuntimeError,
     ) as error:  # fmt: skip
         # Of another TVM: that is so of these programs, and says nothing of others'.
-        return [f"the workload cannot be read: {first_line(error)}"] * len(chunk.programs)
+        return [f"the workload cannot be read: {error_line(error)}"] * len(chunk.programs)
     context = TuneContext(module, target=target, num_threads=1)
     replayed = [replay(module, program) for program in chunk.programs]
     schedules = [program.schedule for program in replayed if program.schedule is not None]
@@ -216,7 +216,7 @@ DERIVED_NAMES: tuple[str, ...] = (
 _PROGRAM_NAMES = ("scalar_share", "num_stores", "work", "iterations_of_busiest_store")
 
 
-def summary(features: Ragged) -> FloatArray:
+def _summary(features: Ragged) -> FloatArray:
     """Summarize programs with rows: float32 [N, C + derived amounts + 4]."""
     rows, starts = features.values.astype(np.float64), features.offsets[:-1]
     segment, iterations = features.segment_ids, rows[:, _ITERATIONS]
@@ -343,7 +343,7 @@ KIND = FeatureKind(
     preference=2,
     constant=WORKLOAD_COLUMNS,
     summary=Summary(
-        names=lambda columns: [*columns, *DERIVED_NAMES, *_PROGRAM_NAMES], rows=summary
+        names=lambda columns: [*columns, *DERIVED_NAMES, *_PROGRAM_NAMES], rows=_summary
     ),
     derived=derived,
     relations=RELATIONS,

@@ -19,11 +19,11 @@ from tencost.features.rows.spec import FeatureSpec
 
 
 def summary_names(spec: FeatureSpec) -> list[str]:
-    """Names of the columns of `summarize`'s result."""
+    """Names of the columns of `summarize_programs`'s result."""
     return _summary_of(spec).names(spec.columns)
 
 
-def summarize(features: Ragged, spec: FeatureSpec) -> FloatArray:
+def summarize_programs(features: Ragged, spec: FeatureSpec) -> FloatArray:
     """Summarize programs: float32 [N, len(summary_names(spec))]; NaN for one without rows."""
     out = np.full((len(features), len(summary_names(spec))), np.nan, np.float32)
     used = np.flatnonzero(features.lengths)

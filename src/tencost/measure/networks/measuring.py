@@ -44,7 +44,7 @@ from tencost.config.checking import one_of
 from tencost.errors import ConfigError, MeasureError
 from tencost.measure.collection import hold, write_line, write_whole
 from tencost.measure.host_state import host_facts
-from tencost.networks.source import require
+from tencost.networks.source import require_module
 from tencost.networks.variants.variants import Variant
 from tencost.records.network_graphs.formats.measured import HARDWARE_FILE, MEASURED_FILE
 from tencost.workers.noise import NoiseProbe
@@ -135,7 +135,7 @@ def measure_networks(
             the disk is full, or two networks have one name.
         MissingDependencyError: ONNX Runtime or PyTorch is not installed.
     """
-    require("onnxruntime", "torch", "onnxscript")
+    require_module("onnxruntime", "torch", "onnxscript")
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

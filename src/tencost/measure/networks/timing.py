@@ -29,7 +29,7 @@ import numpy as np
 from tencost.errors import TencostError
 from tencost.networks.graph.canonical import canonical_network
 from tencost.networks.graph.operators import OPERATORS
-from tencost.networks.inputs import draw
+from tencost.networks.inputs import draw_array
 from tencost.networks.onnx_graph import read_model
 from tencost.networks.variants.variants import Variant
 
@@ -137,7 +137,7 @@ def _feeds(session: Any) -> dict[str, Any]:
         dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
         is_mask = dtype == "bool"
         feeds[name] = (
-            np.ones(shape, bool) if is_mask else draw(rng, shape, dtype, 100, f"input {name}")
+            np.ones(shape, bool) if is_mask else draw_array(rng, shape, dtype, 100, f"input {name}")
         )
     return feeds
 

@@ -1,8 +1,8 @@
 """The training loop of all networks, on Lightning's Trainer: deterministic by seed, silent, resumable.
 
 A family gives its network, its batches, its loss and its validation (:class:`Training`), and says how it is trained
-(:class:`Plan`). The loop writes nothing but the checkpoint that a plan asks for, and :func:`seeded` restores torch's
-global state (seed, threads, determinism).
+(:class:`TrainingPlan`). The loop writes nothing but the checkpoint that a plan asks for, and :func:`seeded` restores
+torch's global state (seed, threads, determinism).
 
 Legend: B samples of a batch.
 """
@@ -71,7 +71,7 @@ class Training(Protocol):
 
 
 @dataclass(frozen=True)
-class Best:
+class SelectionMetric:
     """The metric of `validate` that decides which epoch's weights are the result."""
 
     metric: str
@@ -98,7 +98,7 @@ class Resume:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """How a network is trained."""
 
     epochs: int
@@ -108,7 +108,7 @@ class Plan:
     schedule."""
     gradient_clip: float
     """Largest norm of the gradient."""
-    best: Best | None = None
+    best: SelectionMetric | None = None
     """Which epoch's weights are returned; None: the last one's."""
     patience: int = 0
     """Epochs without a better metric before training stops; 0 never stops."""
@@ -125,7 +125,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """The end of a training.
 
     Attributes:
@@ -141,7 +141,7 @@ class Outcome:
     minutes: float
 
 
-def fit_network(training: Training, plan: Plan, log: LogMetric) -> Outcome:
+def fit_network(training: Training, plan: TrainingPlan, log: LogMetric) -> TrainingOutcome:
     """Train, and return the weights of the epoch that did best on the validation split.
 
     Call it inside :func:`seeded`, where the network was made. The network is on the CPU afterwards, with the weights
@@ -174,7 +174,7 @@ def fit_network(training: Training, plan: Plan, log: LogMetric) -> Outcome:
             raise
     training.network.cpu()
     weights = module.best_weights or _copied(training.network)
-    return Outcome(
+    return TrainingOutcome(
         {name: tensor.numpy() for name, tensor in weights.items()},
         module.best_epoch,
         trainer.current_epoch,
@@ -182,7 +182,7 @@ def fit_network(training: Training, plan: Plan, log: LogMetric) -> Outcome:
     )
 
 
-def device_of(network: nn.Module) -> torch.device:
+def network_device(network: nn.Module) -> torch.device:
     """Return the device that a network is on."""
     return next(network.parameters()).device
 
@@ -211,7 +211,7 @@ class _Module(pytorch_lightning.LightningModule):
 
     automatic_optimization = False
 
-    def __init__(self, training: Training, plan: Plan, log_metric: LogMetric) -> None:
+    def __init__(self, training: Training, plan: TrainingPlan, log_metric: LogMetric) -> None:
         super().__init__()
         self.network = training.network
         self._training, self._plan, self._log_metric = training, plan, log_metric
@@ -300,7 +300,7 @@ class _Batches:
         yield from self._training.batches(self._trainer.current_epoch)
 
 
-def _trainer(plan: Plan) -> pytorch_lightning.Trainer:
+def _trainer(plan: TrainingPlan) -> pytorch_lightning.Trainer:
     """Return Lightning's Trainer with everything switched off that costs time or prints."""
     if plan.accelerator != "cpu":  # cuBLAS is deterministic with a workspace of this size only
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

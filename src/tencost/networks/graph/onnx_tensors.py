@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tencost.errors import ConfigError
 from tencost.networks.onnx_graph import attribute, constant_value, fold, replace
-from tencost.networks.source import first_sentence, require
+from tencost.networks.source import first_sentence, require_module
 
 Shape = tuple[int, ...]
 """Sizes; -1 is one that the model leaves open."""
@@ -174,7 +174,7 @@ class OnnxTensors:
 
 def _prepared(model: Any) -> tuple[Any, dict[str, Shape]]:
     """Return (the model, folded, with the shapes of its tensors, shapes of its large weights, which are inputs now)."""
-    require("onnx", "onnxscript", extra="latency")
+    require_module("onnx", "onnxscript", extra="latency")
     import onnx
     from onnx.inliner import inline_local_functions
 

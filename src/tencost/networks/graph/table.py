@@ -56,7 +56,7 @@ _SCHEMAS = {
 }  # fmt: skip
 
 
-def record_id(graph_id: str, hardware: str, family: str, position: int) -> str:
+def measurement_id(graph_id: str, hardware: str, family: str, position: int) -> str:
     """Return the id of a measurement: of what was measured on which device, and of which row it is in its family."""
     content = orjson.dumps([graph_id, hardware, family, position])
     return hashlib.sha256(content).hexdigest()[:32]
@@ -170,7 +170,7 @@ def _records(labelled: LabelledGraphs, sources: Places | None) -> list[Any]:
         line = pa.array(sources.line[rows].astype(np.int32), pa.int32())
         source = pa.StructArray.from_arrays([file, line], fields=list(_SOURCE))
     return [
-        [record_id(*key) for key in keys], graphs.graph_id[rows], rows, graphs.family[rows], graphs.name[rows],
+        [measurement_id(*key) for key in keys], graphs.graph_id[rows], rows, graphs.family[rows], graphs.name[rows],
         hardware, pa.array(seconds, pa.float64(), mask=missing), np.where(missing, MISSING, OK), source,
     ]  # fmt: skip
 

@@ -32,13 +32,13 @@ from tencost.networks.onnx_graph import (
     subgraphs,
 )
 from tencost.networks.onnx_operators import Refused, written_anew
-from tencost.networks.source import Imported, NetworkSource, first_sentence, require
+from tencost.networks.source import Imported, NetworkSource, first_sentence, require_module
 
 _CONSTANT_INPUTS = {"BatchNormalization": (3, 4), "Resize": (1, 2, 3), "Upsample": (1,)}
 """Operators and which of their inputs are settings or statistics though they are floating-point tensors."""
 
 
-def read(config: NetworkConfig, path: Path | None) -> Imported:
+def _read(config: NetworkConfig, path: Path | None) -> Imported:
     """Import an ONNX file; onnxruntime computes the expected outputs (the onnx package does where it is missing).
 
     Raises:
@@ -46,7 +46,7 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
         MeasureError: an operator that TVM's frontend lacks, or a graph that it or onnxruntime cannot take.
     """
     assert path is not None
-    require("onnx", "onnxscript", extra="tuner")
+    require_module("onnx", "onnxscript", extra="tuner")
     model = load_model(path)
     declared = _declared(config, model.graph)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
@@ -60,14 +60,14 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     )
 
 
-def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
+def _to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """Return the file's model with its inputs' shapes fixed.
 
     Raises:
-        ConfigError: as `read`.
+        ConfigError: as `_read`.
     """
     assert path is not None
-    require("onnx", "onnxscript", extra="latency")
+    require_module("onnx", "onnxscript", extra="latency")
     model = load_model(path)
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))
@@ -292,9 +292,9 @@ def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> tuple[l
     return [np.asarray(array) for array in outputs], "ONNX's reference"
 
 
-def example(folder: Path) -> NetworkConfig:
+def _example(folder: Path) -> NetworkConfig:
     """Write two dense layers."""
-    require("onnx", extra="tuner")
+    require_module("onnx", extra="tuner")
     import onnx
 
     rng = np.random.default_rng(0)
@@ -320,4 +320,4 @@ def example(folder: Path) -> NetworkConfig:
     return NetworkConfig(name="tiny", source="onnx", path="tiny.onnx", batch=2)
 
 
-SOURCE = NetworkSource(read=read, example=example, to_onnx=to_onnx, extension=".onnx")
+SOURCE = NetworkSource(read=_read, example=_example, to_onnx=_to_onnx, extension=".onnx")

@@ -93,7 +93,7 @@ def read_header(path: Path) -> dict[str, Any]:
         return _header(path, file)
 
 
-def read(config: NetworkConfig, path: Path | None) -> Imported:
+def _read(config: NetworkConfig, path: Path | None) -> Imported:
     """Read a saved network, its operators fused already.
 
     Raises:
@@ -214,7 +214,7 @@ def _sizes(tensor: Any) -> tuple[int, ...]:
     return tuple(int(size) for size in tensor.shape)
 
 
-def example(folder: Path) -> NetworkConfig:
+def _example(folder: Path) -> NetworkConfig:
     """Write the tiny network of another source."""
     from tencost.networks.network import load_network
 
@@ -223,4 +223,4 @@ def example(folder: Path) -> NetworkConfig:
     return NetworkConfig(name="tiny", source="saved", path=f"tiny{SUFFIX}", output="")
 
 
-SOURCE = NetworkSource(read=read, example=example, extension=SUFFIX)
+SOURCE = NetworkSource(read=_read, example=_example, extension=SUFFIX)

@@ -15,7 +15,13 @@ from typing import Any
 from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError, UntrustedError
 from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
-from tencost.networks.source import Imported, NetworkSource, first_sentence, held_log, require
+from tencost.networks.source import (
+    Imported,
+    NetworkSource,
+    first_sentence,
+    held_log,
+    require_module,
+)
 from tencost.networks.torch_modules import (
     module_to_onnx,
     module_to_relax,
@@ -29,7 +35,7 @@ _TRAINING = {
 """Operators that behave otherwise in training, and the position of the argument that says so."""
 
 
-def read(config: NetworkConfig, path: Path | None) -> Imported:
+def _read(config: NetworkConfig, path: Path | None) -> Imported:
     """Import a .pt2 file: run it, export it again for the inputs' shapes, import that.
 
     Raises:
@@ -43,11 +49,11 @@ def read(config: NetworkConfig, path: Path | None) -> Imported:
     return Imported(mod, params, inputs, expected, names, names[0], notes=notes)
 
 
-def to_onnx(config: NetworkConfig, path: Path | None) -> Any:
+def _to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """Export a .pt2 file once more, to ONNX.
 
     Raises:
-        UntrustedError, ConfigError: as `read`.
+        UntrustedError, ConfigError: as `_read`.
         MeasureError: PyTorch cannot export the program.
     """
     program, inputs, _ = _opened(config, path)
@@ -65,15 +71,15 @@ def _opened(
             f"network.path: reading {path} can run code that it brings along (PyTorch unpickles parts of it). If "
             "you know who made it: network.trusted=true. Otherwise make it ONNX, network=onnx, which holds no code"
         )
-    require("torch")
-    program = _read(path)
+    require_module("torch")
+    program = _load_program(path)
     _check_evaluating(config, program)
     declared = _declared(config, program)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
     return program, inputs, tuple(batch_notes(config, declared))
 
 
-def _read(path: Path) -> Any:
+def _load_program(path: Path) -> Any:
     import torch
 
     causes: list[BaseException] = []
@@ -203,9 +209,9 @@ def _run(
     return [tensor.numpy() for tensor in outputs], names
 
 
-def example(folder: Path) -> NetworkConfig:
+def _example(folder: Path) -> NetworkConfig:
     """Write a convolution and a dense layer."""
-    require("torch")
+    require_module("torch")
     import torch
     from torch import nn
 
@@ -218,4 +224,4 @@ def example(folder: Path) -> NetworkConfig:
     return NetworkConfig(name="tiny", source="torch_export", path="tiny.pt2", trusted=True)
 
 
-SOURCE = NetworkSource(read=read, example=example, to_onnx=to_onnx, extension=".pt2")
+SOURCE = NetworkSource(read=_read, example=_example, to_onnx=_to_onnx, extension=".pt2")

@@ -12,8 +12,8 @@ import numpy as np
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
 from tencost.networks.calibration import calibrate
-from tencost.networks.inputs import Array, draw
-from tencost.networks.source import Imported, NetworkSource, require
+from tencost.networks.inputs import Array, draw_array
+from tencost.networks.source import Imported, NetworkSource, require_module
 from tencost.networks.torch_modules import (
     module_to_onnx,
     module_to_relax,
@@ -25,7 +25,7 @@ _SAMPLES = 8
 """Inputs that the weights are calibrated on."""
 
 
-def read(config: NetworkConfig, path: Path | None = None) -> Imported:
+def _read(config: NetworkConfig, path: Path | None = None) -> Imported:
     """Build a network with random weights, run it, and import it.
 
     Raises:
@@ -43,11 +43,11 @@ def read(config: NetworkConfig, path: Path | None = None) -> Imported:
     return Imported(mod, params, inputs, expected, names)
 
 
-def to_onnx(config: NetworkConfig, path: Path | None = None) -> Any:
+def _to_onnx(config: NetworkConfig, path: Path | None = None) -> Any:
     """Build a network with random weights and export it.
 
     Raises:
-        ConfigError: as `read`.
+        ConfigError: as `_read`.
         MeasureError: PyTorch cannot export the network.
     """
     del path
@@ -65,7 +65,7 @@ def positional_network(
         calibrated: as in `torch_network`.
 
     Raises:
-        ConfigError: as `read`.
+        ConfigError: as `_read`.
     """
     model, _, inputs = _positional(config, calibrated=calibrated)
     return model, tensors_of(inputs)
@@ -76,7 +76,7 @@ def _positional(
 ) -> tuple[Any, list[str], dict[str, Array]]:
     """Return (module with positional inputs, names of its outputs once it ran, its inputs)."""
     _check(config)
-    require("torch", "transformers")
+    require_module("torch", "transformers")
     import torch
 
     inputs = _inputs(config)
@@ -159,7 +159,7 @@ def _inputs(config: NetworkConfig) -> dict[str, Array]:
         where = f"network.inputs.{name}.dtype"
         if item.dtype not in ("float32", "int64"):
             raise ConfigError(f"{where} must be float32 or int64, found {item.dtype!r}")
-        arrays[name] = draw(rng, tuple(item.shape), item.dtype, item.high, where)
+        arrays[name] = draw_array(rng, tuple(item.shape), item.dtype, item.high, where)
     return arrays
 
 
@@ -171,11 +171,11 @@ def _samples(config: NetworkConfig) -> dict[str, Any]:
     samples = {}
     for name, item in config.inputs.items():
         shape = (_SAMPLES, *item.shape[1:])
-        samples[name] = torch.from_numpy(draw(rng, shape, item.dtype, item.high, name))
+        samples[name] = torch.from_numpy(draw_array(rng, shape, item.dtype, item.high, name))
     return samples
 
 
-def example(folder: Path) -> NetworkConfig:
+def _example(folder: Path) -> NetworkConfig:
     """Return BERT with one small layer."""
     del folder
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
@@ -189,4 +189,4 @@ def example(folder: Path) -> NetworkConfig:
     )
 
 
-SOURCE = NetworkSource(read=read, example=example, to_onnx=to_onnx)
+SOURCE = NetworkSource(read=_read, example=_example, to_onnx=_to_onnx)

@@ -17,7 +17,7 @@ import numpy as np
 from tencost.config import Config, NetworkConfig
 from tencost.config.checking import instantiate
 from tencost.errors import ConfigError
-from tencost.networks.source import require
+from tencost.networks.source import require_module
 from tencost.networks.variants.builders import BUILDERS
 
 Compose = Callable[[list[str]], tuple[Config, Path]]
@@ -45,7 +45,7 @@ class Variant:
             ConfigError: the definition is not one of a network.
             MeasureError: PyTorch cannot export it.
         """
-        require("torch")
+        require_module("torch")
         import torch
 
         from tencost.networks.torch_modules import module_to_onnx
@@ -163,7 +163,7 @@ def defined_variants(base: NetworkConfig, count: int, sizes: Sequence[int]) -> l
         if len(networks) >= count:
             break
         width, depth = float(rng.uniform(0.3, 1.2)), float(rng.uniform(0.3, 1.3))
-        network = scaled(base, width, depth, int(rng.choice(sizes)), rng)
+        network = scaled_definition(base, width, depth, int(rng.choice(sizes)), rng)
         networks.setdefault(str(_plain(network)), network)
     return [
         Variant(f"{base.name}-{place:03d}", base.name, {"network": _plain(network)})
@@ -177,7 +177,7 @@ def _plain(network: NetworkConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("graph", "pack_weights")}
 
 
-def scaled(
+def scaled_definition(
     base: NetworkConfig,
     width: float,
     depth: float,

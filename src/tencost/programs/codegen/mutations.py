@@ -35,7 +35,7 @@ def mutate(
     at = int(random.choice(len(weights), p=np.array(weights) / total))
     choice = choices[at]
     if choice[0] == "tile":
-        values[at] = moved(values[at], int(choice[2]), random)
+        values[at] = move_divisor(values[at], int(choice[2]), random)
     else:
         values[at] = other(choice, values[at], seen[at], random)
 
@@ -50,7 +50,9 @@ def other(
     return options[int(random.integers(len(options)))] if options else value
 
 
-def moved(factors: Sequence[int], largest_innermost: int, random: np.random.Generator) -> Decisions:
+def move_divisor(
+    factors: Sequence[int], largest_innermost: int, random: np.random.Generator
+) -> Decisions:
     """Return a tile with a divisor of one level moved to another; the same where no move is allowed."""
     levels = len(factors)
     for _ in range(8):

@@ -29,7 +29,7 @@ import orjson
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.programs.starting_points import Start, StartBook, Trace
+from tencost.programs.starting_points import StartBook, StartingPoint, Trace
 from tencost.programs.trace.instructions import trace_values
 
 MAX_APPLIED = 64
@@ -71,7 +71,7 @@ class Fitted:
 
     space: int
     decisions: Decisions
-    source: Start
+    source: StartingPoint
     octaves: float
     """How far the source is; -1 for the task's own workload."""
 
@@ -114,7 +114,7 @@ class Refitter:
         seen = set()
         for octaves, number, place in (*same, *sorted(ranked)):
             start, start_sketch, values = self._known[number]
-            refitted = refit(start_sketch, values, extents[place])
+            refitted = refit_decisions(start_sketch, values, extents[place])
             key = (place, orjson.dumps(refitted))
             if key not in seen:
                 seen.add(key)
@@ -156,14 +156,18 @@ def starting_points(
         if len(candidates) == MAX_APPLIED or number == 2 * MAX_APPLIED:
             break
         places = sketches[fitted.space].places
-        schedule = apply(context, spaces[fitted.space], places, fitted.decisions, seed + number)
+        schedule = apply_decisions(
+            context, spaces[fitted.space], places, fitted.decisions, seed + number
+        )
         if schedule is not None:
             args = ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True)
             candidates.append(ms.MeasureCandidate(schedule, args))
     if not candidates:
         return []
     liked = [int(at) for at in np.argsort(-model.predict(context, candidates), kind="stable")]
-    return [candidates[at] for at in interleaved(liked, list(range(len(candidates))))[:count]]
+    return [
+        candidates[at] for at in interleave_neighbours(liked, list(range(len(candidates))))[:count]
+    ]
 
 
 def plain_values(trace: Any, *, remove_postproc: bool = False) -> list[Any] | None:
@@ -176,7 +180,7 @@ def plain_values(trace: Any, *, remove_postproc: bool = False) -> list[Any] | No
         return None
 
 
-def interleaved(liked: Sequence[int], nearest: Sequence[int]) -> list[int]:
+def interleave_neighbours(liked: Sequence[int], nearest: Sequence[int]) -> list[int]:
     """Return all positions: two of the best liked, one of the nearest, and so on, each once."""
     order = []
     for turn, near in enumerate(nearest):
@@ -184,7 +188,9 @@ def interleaved(liked: Sequence[int], nearest: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(order))
 
 
-def apply(context: Any, space: Any, places: Sequence[int], values: Decisions, seed: int) -> Any:
+def apply_decisions(
+    context: Any, space: Any, places: Sequence[int], values: Decisions, seed: int
+) -> Any:
     """Return the schedule that a design space with these decisions gives, or None where it gives none."""
     seed = 1 + abs(seed) % (2**31 - 2)  # TVM's range
     try:
@@ -251,7 +257,7 @@ def distance(old: Sequence[int], new: Sequence[int]) -> float:
     return sum(abs(math.log2(a / b)) for a, b in zip(old, new, strict=True))
 
 
-def refit(sketch: Sketch, values: Decisions, extents: Sequence[int]) -> Decisions:
+def refit_decisions(sketch: Sketch, values: Decisions, extents: Sequence[int]) -> Decisions:
     """Return the decisions for tiles of other extents."""
     remaining = iter(extents)
     return tuple(

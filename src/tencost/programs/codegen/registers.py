@@ -37,7 +37,7 @@ from tencost.programs.codegen.tiles import (
     MAX_VECTORS,
     Decisions,
     padded,
-    seeds,
+    product_seeds,
 )
 
 HALF_SEEDS = 2
@@ -81,7 +81,7 @@ def designs(mod: Any, target: Any) -> list[Design]:
     cores = int(Target(target).attrs.get("num-cores", 1))
     spaces = []
     for near in (product.apart, not product.apart) if product.copied else (False,):
-        tile_seeds = tuple(seeds(product, vectors, cores, near=near))
+        tile_seeds = tuple(product_seeds(product, vectors, cores, near=near))
         tile_seeds = tile_seeds if product.lanes > vectors.lanes // 2 else tile_seeds[:HALF_SEEDS]
         schedule = Schedule(mod, debug_mask=0, error_render_level="none")
         if tile_seeds and tried(_tile, schedule, product, tile_seeds[0], cores, near):
@@ -112,7 +112,7 @@ def _applied(schedule: Any, rules: Sequence[Any]) -> None:
         raise ValueError("a post-processor refuses it")
 
 
-def interleaved(spaces: Sequence[Design]) -> list[tuple[Design, Decisions]]:
+def interleave_spaces(spaces: Sequence[Design]) -> list[tuple[Design, Decisions]]:
     """Return the seeds of all spaces in the order in which they are worth measuring, the first space's best first."""
     ranked = [
         (rank * (1 + place), place, rank, design, seed)

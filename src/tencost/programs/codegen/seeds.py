@@ -8,10 +8,10 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 
 from tencost.programs.codegen import registers
-from tencost.programs.codegen.refit import Decisions, apply, plain_values, sketch
+from tencost.programs.codegen.refit import Decisions, apply_decisions, plain_values, sketch
 
 
-def seeds(context: Any, spaces: Sequence[Any], count: int, seed: int) -> list[Any]:
+def task_seeds(context: Any, spaces: Sequence[Any], count: int, seed: int) -> list[Any]:
     """Return candidates for the best-known tiles of those register spaces that a task's search has, the best first.
 
     Args:
@@ -29,7 +29,7 @@ def seeds(context: Any, spaces: Sequence[Any], count: int, seed: int) -> list[An
     for place, decisions in seed_decisions(context, sketches):
         if len(candidates) == count:
             break
-        schedule = apply(
+        schedule = apply_decisions(
             context, traces[place], sketches[place].places, decisions, seed + len(candidates)
         )
         if schedule is not None:
@@ -42,10 +42,12 @@ def seed_decisions(context: Any, sketches: Sequence[Any]) -> Iterator[tuple[int,
     """Yield (place of a register space among the sketches, decisions of a known tile), the best first.
 
     Args:
-        context: as for :func:`seeds`.
+        context: as for :func:`task_seeds`.
         sketches: of the task's design spaces; None for one that cannot be read.
     """
-    for design, decisions in registers.interleaved(registers.designs(context.mod, context.target)):
+    for design, decisions in registers.interleave_spaces(
+        registers.designs(context.mod, context.target)
+    ):
         design_sketch = _sketch(design.schedule.trace.simplified(True))
         if design_sketch is not None and design_sketch in sketches:
             yield sketches.index(design_sketch), decisions

@@ -24,7 +24,7 @@ SHORT_SUM = 32
 CONSTANTS = 7 / 16
 """Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
 SEEDS = 8
-"""Tiles that :func:`seeds` returns at most."""
+"""Tiles that :func:`product_seeds` returns at most."""
 
 PADDED_ROWS = (6, 7, 8, 10, 12, 14)
 """Tiles that rows are padded for, where their number has no good divisor; columns are padded to whole vectors."""
@@ -90,7 +90,7 @@ def _padded(
     return replace(padded_product, padding=tuple(multiples))
 
 
-def seeds(
+def product_seeds(
     product: Product, vectors: Vectors, cores: int = 1, *, near: bool = False
 ) -> Iterator[Decisions]:
     """Yield decisions for a product's tiles, the most promising first: columns, rows, sums, each its factors.

@@ -1,8 +1,8 @@
 """exp, erf, tanh, sigmoid and powers of vectors, written out in single precision, for what LLVM compiles.
 
 TVM 0.27 leaves these functions to libm, one number at a time: a GELU takes 16 ns a number and a softmax's exp 3 ns,
-where a core adds sixteen numbers in one. :func:`register` gives TVM expressions in their place, which LLVM vectorizes
-like any sum. What is within a fraction of 1e-6 of libm's answer, infinities and NaN included, is:
+where a core adds sixteen numbers in one. :func:`register_vector_math` gives TVM expressions in their place, which LLVM
+vectorizes like any sum. What is within a fraction of 1e-6 of libm's answer, infinities and NaN included, is:
 
     exp      2^n times a polynomial of the rest (Cephes, S. Moshier), 2 units in the last place
     erf      a quotient of two polynomials of x^2 (as Eigen and XLA have it), beyond 4 it is 1
@@ -76,7 +76,7 @@ def current_generator(target_kind: str) -> str:
 
 
 @cache
-def register() -> None:
+def register_vector_math() -> None:
     """Have TVM write these functions out in every module that this process compiles for llvm."""
     from tvm.tirx import register_intrin_lowering
 

@@ -44,11 +44,11 @@ def replay(module: Any, program: str) -> Replayed:
         check_trace(trace)
         Trace.apply_json_to_schedule(trace, schedule)
     except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says, under many types
-        return Replayed(None, first_line(error))
+        return Replayed(None, error_line(error))
     return Replayed(schedule)
 
 
-def first_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return the last telling line of a TVM error: its tracebacks come first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "error" in line]

@@ -302,7 +302,7 @@ def write_timings(store_uri: str, timings: Iterable[NetworkTiming]) -> Added:
     from deltalake.exceptions import DeltaError
 
     from tencost.records.gate import judged
-    from tencost.store.delta import first_line
+    from tencost.store.delta import delta_error_line
     from tencost.store.record_store import RecordStore
     from tencost.store.schema import SCHEMA
 
@@ -312,8 +312,8 @@ def write_timings(store_uri: str, timings: Iterable[NetworkTiming]) -> Added:
         return RecordStore(uri).add(judged(table, {}))
     except (DeltaError, OSError) as error:
         raise RecordError(
-            f"expected to write the times of networks into {uri}: {first_line(error)}. Make the place writable and "
-            "measure again"
+            f"expected to write the times of networks into {uri}: {delta_error_line(error)}. Make the place writable "
+            "and measure again"
         ) from error
 
 

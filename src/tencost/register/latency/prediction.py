@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tencost.errors import GraphError
-from tencost.evaluate.networks.left_out import FARTHEST, LeftOut
+from tencost.evaluate.networks.left_out import FARTHEST, FamilyErrorBounds
 from tencost.models.networks.bundle.training_range import OperatorRange, TrainingRange
 from tencost.models.networks.family import GraphModel
 from tencost.networks.graph.graph_set import GraphSet
@@ -89,7 +89,7 @@ def predict_latency(
     *,
     top: int = 10,
     unmodelled: Sequence[str] = (),
-    left_out: LeftOut | None = None,
+    left_out: FamilyErrorBounds | None = None,
 ) -> Latency:
     """Predict one network on one device of a model.
 
@@ -129,7 +129,7 @@ def predict_latency(
 
 
 def interval_bounds(
-    bounds: tuple[float, float], beyond: float, left_out: LeftOut | None
+    bounds: tuple[float, float], beyond: float, left_out: FamilyErrorBounds | None
 ) -> tuple[float, float, str]:
     """Return the bounds of log(actual / predicted) for a network, and for which networks they hold.
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from tencost.config import Config
 from tencost.errors import BundleError
 from tencost.evaluate.networks import left_out
-from tencost.evaluate.networks.left_out import LeftOut, left_out_from_json
+from tencost.evaluate.networks.left_out import FamilyErrorBounds, left_out_from_json
 from tencost.models.networks.bundle import SEEN, GraphBundle, device_index, load_graph_bundle
 from tencost.models.networks.bundle.training_range import TrainingRange, range_from_json
 from tencost.networks.graph.canonical import CanonicalNetwork, canonical_network
@@ -78,7 +78,7 @@ def ask(bundle: GraphBundle, network: CanonicalNetwork, hardware: str, top: int)
     )
 
 
-def _left_out(bundle: GraphBundle, hardware: str) -> LeftOut | None:
+def _left_out(bundle: GraphBundle, hardware: str) -> FamilyErrorBounds | None:
     """Return the errors on families held out, which a bundle holds of the device that it is registered for."""
     path = bundle.folder / left_out.FILE
     if bundle.info.hardware != hardware or not path.exists():

@@ -23,7 +23,7 @@ from tencost.evaluate.interval import Difference, Statistic, seeded_bootstrap
 from tencost.evaluate.leaderboard import TEST
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.networks.board import OTHER, PARTS
-from tencost.register.verdict import Verdict, check_challenger, decide, sentence
+from tencost.register.verdict import PromotionVerdict, check_challenger, decide, sentence
 
 _MAPE_OF = {part: f"MAPE {title}" for part, title in PARTS.items()}
 
@@ -75,7 +75,7 @@ def judge(
     *,
     rolled_back: str = "",
     rule: Rule | None = None,
-) -> Verdict:
+) -> PromotionVerdict:
     """Apply the rule.
 
     Args:
@@ -98,7 +98,7 @@ def judge(
         limit = rule.margin * mean_error(champion.errors[OTHER])
         text = f"{sentence(_MAPE_OF[OTHER], gain, champion.name)}, tolerated +{limit:.3f}"
         checks.append((gain.mean <= limit, text))
-    return Verdict(*decide(checks))
+    return PromotionVerdict(*decide(checks))
 
 
 def difference(a: Errors, b: Errors) -> Difference:

@@ -22,7 +22,7 @@ from tencost.errors import BundleError, RegistryError
 from tencost.evaluate.networks import left_out, report
 from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow
 from tencost.evaluate.networks.left_out import left_out_errors
-from tencost.evaluate.networks.stage import Model, load_models, predict_all, test_parts
+from tencost.evaluate.networks.stage import JudgedGraphModel, load_models, predict_all, test_parts
 from tencost.models.networks import bundle as bundles
 from tencost.models.networks.bundle import GRAPH_ABI, GraphBundle, load_graph_bundle
 from tencost.models.networks.bundle.pyfunc_model import save_graph_pyfunc
@@ -31,12 +31,12 @@ from tencost.register import registry, stage
 from tencost.register.networks.promotion import Errors, Opponent, judge
 from tencost.register.pull import pull
 from tencost.register.registry import Offer, Version
-from tencost.register.stage import RunNotes, Subject
-from tencost.register.verdict import Verdict, of_another_split, unusable
+from tencost.register.stage import RegistrationSubject, RunNotes
+from tencost.register.verdict import PromotionVerdict, of_another_split, unusable
 from tencost.train.networks.data import GraphData
 
 
-def run(cfg: Config, root: Path) -> Verdict:
+def run(cfg: Config, root: Path) -> PromotionVerdict:
     """Register the winner on cfg.hardware, see `stage.run`.
 
     Raises:
@@ -46,7 +46,7 @@ def run(cfg: Config, root: Path) -> Verdict:
 
 
 @dataclass
-class GraphSubject(Subject[GraphRow, Verdict]):
+class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
     """The winner among the graph models of a device."""
 
     COMMAND: ClassVar = "graphs register"
@@ -87,18 +87,18 @@ class GraphSubject(Subject[GraphRow, Verdict]):
         return test_parts(self.data)
 
     @cached_property
-    def models(self) -> dict[str, Model]:
+    def models(self) -> dict[str, JudgedGraphModel]:
         """All trained models with their predictions for the test parts, by name."""
         return {model.name: model for model in load_models(self.data, self.parts)}
 
     @property
-    def model(self) -> Model:
+    def model(self) -> JudgedGraphModel:
         """The winner."""
         return self.models[self.row.model]
 
     def training(self) -> tuple[Path, str]:
         folder = self.data.folders.models / self.row.model
-        return folder, bundles.training_digest(folder)
+        return folder, bundles.graph_training_digest(folder)
 
     def offer(self) -> Offer:
         """Return the bundle of the seed that did best on the validation part, for this device."""
@@ -124,7 +124,7 @@ class GraphSubject(Subject[GraphRow, Verdict]):
             save=save_graph_pyfunc,
         )
 
-    def judge(self, client: Any, version: Version, champion: Version | None) -> Verdict:
+    def judge(self, client: Any, version: Version, champion: Version | None) -> PromotionVerdict:
         del client
         parts = {
             name: part
@@ -132,7 +132,7 @@ class GraphSubject(Subject[GraphRow, Verdict]):
             if np.isfinite(part.latency_ms[:, self.column]).any()
         }
 
-        def errors_of(model: Model) -> dict[str, Errors]:
+        def errors_of(model: JudgedGraphModel) -> dict[str, Errors]:
             return {
                 name: _relative_errors(
                     part, model.predicted_ms[name][:, :, self.column], self.column
@@ -167,15 +167,15 @@ class GraphSubject(Subject[GraphRow, Verdict]):
     def description(self, version: Version) -> str:
         """Return the leaderboard."""
         del version
-        return report.markdown(self.board)
+        return report.graph_board_markdown(self.board)
 
-    def tags(self, verdict: Verdict) -> dict[str, str]:
+    def tags(self, verdict: PromotionVerdict) -> dict[str, str]:
         del verdict
         figures = {metric: f"{self.row.mean(metric):.4f}" for metric in ("acc10", "mape")}
         return {"num_seeds": str(len(self.row.seeds)), **figures}
 
     def run_notes(
-        self, version: Version, champion: Version | None, verdict: Verdict, text: str
+        self, version: Version, champion: Version | None, verdict: PromotionVerdict, text: str
     ) -> RunNotes:
         """Return notes under the name of the registered model: one run trains the models of all devices."""
         del champion
@@ -190,7 +190,7 @@ class GraphSubject(Subject[GraphRow, Verdict]):
 
 
 def _left_out(
-    parts: dict[str, LabelledGraphs], model: Model, index: int, column: int
+    parts: dict[str, LabelledGraphs], model: JudgedGraphModel, index: int, column: int
 ) -> dict[str, bytes]:
     """Return the file of a bundle's errors on the families held out; nothing where there are too few families."""
     part = parts.get(OTHER)

@@ -44,9 +44,9 @@ from tencost import __version__
 from tencost.errors import TencostError, printable
 from tencost.models.programs.bundle import BundleInfo
 from tencost.register.service import metrics
-from tencost.register.service.pool import EndedError, Overdue, Pool
+from tencost.register.service.pool import BatchTimeoutError, EndedError, ScoringPool
 from tencost.register.service.reading import Readers, SlowError, UnreadableError
-from tencost.register.service.scoring import Scored
+from tencost.register.service.scoring import CandidateScore
 
 _CLOSE = {"Connection": "close"}
 """For clients that are not waited for; one that still sends would lose the answer by it."""
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class RequestLimits:
     """What a client may ask for at most."""
 
     candidates: int = 4096
@@ -79,9 +79,9 @@ class Service:
         uri: str,
         digest: str,
         info: BundleInfo,
-        pool: Pool,
+        pool: ScoringPool,
         readers: Readers,
-        limits: Limits,
+        limits: RequestLimits,
         token: str | None,
     ) -> None:
         """Take what is asked about.
@@ -188,7 +188,7 @@ class Service:
         try:
             work = run_in_threadpool(self._scored, body, abandoned)
             answer = await _while_there(request, work, abandoned)
-        except (Overdue, SlowError):
+        except (BatchTimeoutError, SlowError):
             raise HTTPException(
                 504,
                 f"expected scores within {self._limits.seconds:g} s, found none: send fewer candidates at once",
@@ -212,7 +212,7 @@ class Service:
             }
         )
 
-    def _scored(self, body: bytes, abandoned: threading.Event) -> list[Scored]:
+    def _scored(self, body: bytes, abandoned: threading.Event) -> list[CandidateScore]:
         """Read and score, in a thread that waits for processes."""
         started = time.monotonic()
         request = self._readers.read(body, self._limits.seconds)
@@ -262,8 +262,8 @@ class Service:
 
 
 async def _while_there(
-    request: Request, work: Awaitable[list[Scored]], abandoned: threading.Event
-) -> list[Scored]:
+    request: Request, work: Awaitable[list[CandidateScore]], abandoned: threading.Event
+) -> list[CandidateScore]:
     """Wait for scores; where the client leaves, the work ends with its next slice, and ClientDisconnect is raised."""
     task = asyncio.ensure_future(work)
     try:

@@ -18,10 +18,10 @@ from tencost.features.device import attributes
 from tencost.features.rows.kind import Chunk, kind_of
 from tencost.models.programs.bundle import read_info
 from tencost.register.pull import manifest_digest, pull
-from tencost.register.service.app import Limits, Service
-from tencost.register.service.pool import Overdue, Pool
+from tencost.register.service.app import RequestLimits, Service
+from tencost.register.service.pool import BatchTimeoutError, ScoringPool
 from tencost.register.service.reading import Readers, Rules
-from tencost.register.service.scoring import Model
+from tencost.register.service.scoring import ServedModel
 from tencost.workers.hardware import detect_host
 
 TOKEN = "TENCOST_SERVE_TOKEN"
@@ -32,7 +32,9 @@ STOP_SECONDS = 10
 """How long requests that are being answered may take when the service is told to stop."""
 
 
-def serve(uri: str, root: Path, *, host: str, port: int, jobs: int | None, limits: Limits) -> None:
+def serve(
+    uri: str, root: Path, *, host: str, port: int, jobs: int | None, limits: RequestLimits
+) -> None:
     """Answer until SIGTERM or Ctrl-C.
 
     Args:
@@ -60,7 +62,7 @@ def serve(uri: str, root: Path, *, host: str, port: int, jobs: int | None, limit
     device = info.device
     if info.feature_spec.device_columns and not device:
         device = attributes(detect_host())
-    pool = Pool(Model(folder, tuple(sorted(device.items()))), jobs)
+    pool = ScoringPool(ServedModel(folder, tuple(sorted(device.items()))), jobs)
     rules = Rules(info.target_kind, limits.candidates, kind_of(info.feature_spec).lowers)
     readers = Readers(rules)
     with _listening(host, port) as listener:
@@ -99,12 +101,12 @@ def _stop_starting(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _begin(pool: Pool, target_kind: str) -> None:
+def _begin(pool: ScoringPool, target_kind: str) -> None:
     """Let a worker load the model, so that what is wrong with it is said now."""
     empty = Chunk("w", "", f'{{"kind": "{target_kind}"}}', (), ())
     try:
         pool.begin(empty, START_SECONDS)
-    except Overdue:
+    except BatchTimeoutError:
         raise TencostError(
             f"expected a worker that has loaded the model within {START_SECONDS:g} s, found none"
         ) from None

@@ -26,7 +26,7 @@ from tencost.features.rows.kind import Chunk
 from tencost.features.rows.ragged import FloatArray
 from tencost.models.programs.bundle.calibration import LOWEST_SCORE
 from tencost.register.service.reading import ScoreRequest
-from tencost.register.service.scoring import Model, Scored, score
+from tencost.register.service.scoring import CandidateScore, ServedModel, score_chunk
 from tencost.workers.parallel.local import LocalWorkers
 from tencost.workers.parallel.mapping import Rescue, Work, in_order
 
@@ -40,11 +40,11 @@ MOST_ANSWERS = 64
 """Answers that are remembered whole, so that a batch that is sent again gets the same guesses at once."""
 
 
-Remembered = tuple[Scored, FloatArray | None]
+Remembered = tuple[CandidateScore, FloatArray | None]
 """Of a program that was scored in full, and the tile columns that a draft can learn from, where it has some."""
 
 
-class Overdue(Exception):
+class BatchTimeoutError(Exception):
     """A batch took longer than it may."""
 
 
@@ -97,14 +97,14 @@ class Memory:
                 self._count -= 1
 
 
-class Pool:
+class ScoringPool:
     """Scores batches on all workers; threads may share one."""
 
-    def __init__(self, model: Model, jobs: int | None) -> None:
-        self._workers = _LastingWorkers(score, model, jobs)
+    def __init__(self, model: ServedModel, jobs: int | None) -> None:
+        self._workers = _LastingWorkers(score_chunk, model, jobs)
         self._turns = _Turns()
         self._memory = Memory()
-        self._answers: OrderedDict[bytes, list[Scored]] = OrderedDict()
+        self._answers: OrderedDict[bytes, list[CandidateScore]] = OrderedDict()
         self._answers_lock = threading.Lock()
         self.counts: Counter[str] = Counter()
         """Programs so far: `full`, `remembered`, `guessed`, `unread`."""
@@ -131,7 +131,7 @@ class Pool:
 
     def score(
         self, request: ScoreRequest, seconds: float, abandoned: threading.Event
-    ) -> list[Scored]:
+    ) -> list[CandidateScore]:
         """Score the candidates of a request, in their order.
 
         Args:
@@ -140,7 +140,7 @@ class Pool:
             abandoned: set when nobody waits for the scores any more.
 
         Raises:
-            Overdue: it took longer.
+            BatchTimeoutError: it took longer.
             EndedError: nobody waits any more.
             UntrustedError: the workload's module names what could run code of others.
         """
@@ -160,7 +160,7 @@ class Pool:
 
     def _new(
         self, request: ScoreRequest, seconds: float, abandoned: threading.Event
-    ) -> list[Scored]:
+    ) -> list[CandidateScore]:
         """Score a request that was not answered before."""
         scoring = _Scoring(request, time.monotonic() + seconds, abandoned)
         remembered = self._memory.of(request.workload)
@@ -174,12 +174,12 @@ class Pool:
         )
         self.counts["guessed"] += len(guesses)
         return [
-            Scored(guesses[key], guessed=True) if key in guesses else remembered[key][0]
+            CandidateScore(guesses[key], guessed=True) if key in guesses else remembered[key][0]
             for key in request.keys
         ]
 
     def begin(self, empty: Chunk, seconds: float) -> None:
-        """Let each worker load the model; raises what is wrong with that, Overdue if it takes longer."""
+        """Let each worker load the model; raises what is wrong with that, BatchTimeoutError if it takes longer."""
         deadline = time.monotonic() + seconds
         with self._turns.mine(deadline):
             self._workers.deadline = deadline
@@ -221,7 +221,7 @@ class Pool:
                 if scoring.abandoned.is_set():
                     raise EndedError
                 self._workers.deadline = scoring.deadline
-                rescue: Rescue[Chunk, Scored] = Rescue(_died, _halves)
+                rescue: Rescue[Chunk, CandidateScore] = Rescue(_died, _halves)
                 chunks = _chunks(request.batch, [texts[key] for key in part])
                 scores = chain.from_iterable(in_order(self._workers, chunks, rescue))
                 new = {
@@ -249,7 +249,7 @@ class _Turns:
 
     @contextmanager
     def mine(self, deadline: float) -> Iterator[None]:
-        """Wait for a turn; raises Overdue where it does not come before the deadline."""
+        """Wait for a turn; raises BatchTimeoutError where it does not come before the deadline."""
         ticket = object()
         with self._changed:
             self._tickets.append(ticket)
@@ -257,7 +257,7 @@ class _Turns:
             with self._changed:
                 seconds = max(0.0, deadline - time.monotonic())
                 if not self._changed.wait_for(lambda: self._tickets[0] is ticket, seconds):
-                    raise Overdue
+                    raise BatchTimeoutError
             yield
         finally:
             with self._changed:
@@ -290,7 +290,7 @@ class _LastingWorkers(LocalWorkers):
         remaining = max(0.0, self.deadline - time.monotonic())
         finished = wait(handles, timeout=remaining, return_when=FIRST_COMPLETED).done
         if not finished:
-            raise Overdue
+            raise BatchTimeoutError
         return [handle for handle in handles if handle in finished]
 
     def result(self, handle: Future[Sequence[Any]]) -> Sequence[Any]:
@@ -323,9 +323,9 @@ def _halves(chunk: Chunk) -> list[Chunk]:
     return chunk.halves() if len(chunk.programs) > 1 else []
 
 
-def _died(chunk: Chunk, reason: str) -> list[Scored]:
-    return [Scored(LOWEST_SCORE, reason) for _ in chunk.programs]
+def _died(chunk: Chunk, reason: str) -> list[CandidateScore]:
+    return [CandidateScore(LOWEST_SCORE, reason) for _ in chunk.programs]
 
 
-def _unborn(_: Chunk, reason: str) -> list[Scored]:
+def _unborn(_: Chunk, reason: str) -> list[CandidateScore]:
     raise BundleError(f"expected a worker that loads the model, found none: {reason}")

@@ -123,14 +123,14 @@ class Readers:
 
 def _read_all(rules: Rules, body: bytes) -> list[ScoreRequest | UnreadableError]:
     try:
-        return [read(rules, body)]
+        return [read_body(rules, body)]
     except UnreadableError as error:
         return [error]
     except TencostError as error:  # such as a module that names what could run code of others
         return [UnreadableError(422, str(error))]
 
 
-def read(rules: Rules, body: bytes) -> ScoreRequest:
+def read_body(rules: Rules, body: bytes) -> ScoreRequest:
     """Read a body in this process.
 
     Raises:

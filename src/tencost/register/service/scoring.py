@@ -19,7 +19,7 @@ from tencost.models.programs.bundle import Bundle, load_bundle
 
 
 @dataclass(frozen=True)
-class Model:
+class ServedModel:
     """What a worker needs to know of the model that it asks.
 
     Attributes:
@@ -32,7 +32,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Scored:
+class CandidateScore:
     """What became of a candidate: its score in (0, 1], and why it could not be read where that is so."""
 
     score: float
@@ -41,7 +41,7 @@ class Scored:
     """Whether the score is a draft's guess, not the model's."""
 
 
-def score(model: Model, chunk: Chunk) -> list[Scored]:
+def score_chunk(model: ServedModel, chunk: Chunk) -> list[CandidateScore]:
     """Score the candidates of a chunk, in their order; one that cannot be read scores lowest.
 
     Raises:
@@ -58,22 +58,22 @@ def score(model: Model, chunk: Chunk) -> list[Scored]:
     reasons = [outcome if isinstance(outcome, str) else "" for outcome in outcomes]
     rows = extractor.appended([None if isinstance(rows, str) else rows for rows in outcomes])
     scores = bundle.scores(rows).tolist()
-    return [Scored(score, reason) for score, reason in zip(scores, reasons, strict=True)]
+    return [CandidateScore(score, reason) for score, reason in zip(scores, reasons, strict=True)]
 
 
 def _check(mod_json: str) -> None:
-    from tencost.programs.trace.replay import first_line, load_module
+    from tencost.programs.trace.replay import error_line, load_module
 
     try:
         load_module(mod_json)
     except UntrustedError:
         raise
     except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says
-        raise FeatureError(f"workload: TVM cannot read the module: {first_line(error)}") from None
+        raise FeatureError(f"workload: TVM cannot read the module: {error_line(error)}") from None
 
 
 @cache
-def _loaded(model: Model) -> tuple[Bundle, Any]:
+def _loaded(model: ServedModel) -> tuple[Bundle, Any]:
     import tvm
 
     from tencost.programs.trace.intrinsics import register_intrinsics

@@ -199,7 +199,8 @@ class Data:
         rows = ids.join(self.records, on="record_id", how="left", maintain_order="left")
         hardware = rows["hardware"].to_list()
         return device_of_each(
-            hardware, {name: attributes(self.described(name)) for name in sorted(set(hardware))}
+            hardware,
+            {name: attributes(self.described(name)) for name in sorted(set(hardware))},
         )
 
 

@@ -41,7 +41,7 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class FoldSamples:
     """A fold of some samples: which programs of the train and of the valid part it has.
 
     Attributes:
@@ -53,7 +53,9 @@ class LeftOut:
     valid: npt.NDArray[np.bool_]
 
 
-def divide(tasks: pl.DataFrame, workloads: Collection[str], count: int) -> tuple[Fold, ...]:
+def divide_networks(
+    tasks: pl.DataFrame, workloads: Collection[str], count: int
+) -> tuple[Fold, ...]:
     """Divide the networks that have some of the workloads into folds of about as many workloads each.
 
     Args:
@@ -90,13 +92,13 @@ def divide(tasks: pl.DataFrame, workloads: Collection[str], count: int) -> tuple
     return tuple(folds)
 
 
-def left_out(
+def samples_without_folds(
     folds: Sequence[Fold], records: pl.DataFrame, train: Samples, valid: Samples
-) -> tuple[LeftOut, ...]:
+) -> tuple[FoldSamples, ...]:
     """Return the samples that each fold leaves out; none for a fold that would leave nothing to learn from.
 
     Args:
-        folds: as `divide` made them.
+        folds: as `divide_networks` made them.
         records: record_id, workload_id of at least the samples' records.
         train: that part of the split.
         valid: that part of the split.
@@ -107,20 +109,22 @@ def left_out(
         in_fold = [workload[record] in fold.workloads for record in samples.record_id.tolist()]
         return np.array(in_fold, dtype=np.bool_)
 
-    parts = [LeftOut(inside(train, fold), inside(valid, fold)) for fold in folds]
+    parts = [FoldSamples(inside(train, fold), inside(valid, fold)) for fold in folds]
     return tuple(
-        LeftOut(np.zeros_like(part.train), np.zeros_like(part.valid)) if part.train.all() else part
+        FoldSamples(np.zeros_like(part.train), np.zeros_like(part.valid))
+        if part.train.all()
+        else part
         for part in parts
     )
 
 
-def without(train: Samples, valid: Samples, fold: LeftOut) -> tuple[Samples, Samples]:
+def without(train: Samples, valid: Samples, fold: FoldSamples) -> tuple[Samples, Samples]:
     """Return what is learnt from and what is watched without a fold: the former, too, where no validation is left."""
     learn = _taken(train, ~fold.train)
     return learn, _taken(valid, ~fold.valid) if not fold.valid.all() else learn
 
 
-def held(train: Samples, valid: Samples, fold: LeftOut) -> tuple[Samples, Samples]:
+def fold_programs(train: Samples, valid: Samples, fold: FoldSamples) -> tuple[Samples, Samples]:
     """Return the programs of a fold, of the train and of the valid part; either may be empty."""
     return _taken(train, fold.train), _taken(valid, fold.valid)
 

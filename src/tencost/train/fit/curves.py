@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tencost.tracking.runs import Point
+from tencost.tracking.runs import MetricPoint
 
 FILE = "learning_curves.png"
 _MEMBER = re.compile(r"(_model\d+|_member\d+)+$")
@@ -22,16 +22,18 @@ _COLUMNS = 3
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
-def mean_curves(seeds: Iterable[Sequence[Point]]) -> list[Point]:
+def mean_curves(seeds: Iterable[Sequence[MetricPoint]]) -> list[MetricPoint]:
     """Average the curves of several seeds, step by step, over the seeds that reached the step."""
     values: Mapping[tuple[str, int], list[float]] = defaultdict(list)
     for points in seeds:
         for point in points:
             values[point.name, point.step].append(point.value)
-    return [Point(name, float(np.mean(figures)), step) for (name, step), figures in values.items()]
+    return [
+        MetricPoint(name, float(np.mean(figures)), step) for (name, step), figures in values.items()
+    ]
 
 
-def plot_curves(seeds: Sequence[Sequence[Point]], title: str, folder: Path) -> Path | None:
+def plot_curves(seeds: Sequence[Sequence[MetricPoint]], title: str, folder: Path) -> Path | None:
     """Draw the curves into a folder; return the file, None where no figure has two steps."""
     means = _by_name(mean_curves(seeds))
     panels: dict[str, list[str]] = defaultdict(list)
@@ -70,14 +72,14 @@ def plot_curves(seeds: Sequence[Sequence[Point]], title: str, folder: Path) -> P
     return path
 
 
-def _by_name(points: Sequence[Point]) -> dict[str, list[Point]]:
-    curves: dict[str, list[Point]] = defaultdict(list)
+def _by_name(points: Sequence[MetricPoint]) -> dict[str, list[MetricPoint]]:
+    curves: dict[str, list[MetricPoint]] = defaultdict(list)
     for point in points:
         curves[point.name].append(point)
     return {name: sorted(curve, key=lambda point: point.step) for name, curve in curves.items()}
 
 
-def _xy(points: Sequence[Point]) -> tuple[list[int], list[float]]:
+def _xy(points: Sequence[MetricPoint]) -> tuple[list[int], list[float]]:
     return [point.step for point in points], [point.value for point in points]
 
 

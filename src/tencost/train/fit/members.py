@@ -23,12 +23,12 @@ from tencost.models.programs.bundle import BundleInfo, plain_config, read_info
 from tencost.models.programs.ranker import Composed, Ranker, Samples, Scores, make_ranker
 from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.tracking.provenance import code_digest, installed_versions
-from tencost.tracking.runs import Point
+from tencost.tracking.runs import MetricPoint
 from tencost.train.data.folds import FILE as FOLDS_FILE
-from tencost.train.data.folds import held
+from tencost.train.data.folds import fold_programs
 from tencost.train.data.run_file import FILE as RUN_FILE
 from tencost.train.data.run_file import RunFile
-from tencost.train.fit.seeds import Job, Trained, Tried, ranked, train_each, train_seeds
+from tencost.train.fit.seeds import SeedJob, TrainedSeed, Tried, ranked, train_each, train_seeds
 
 _ELSEWHERE = ("reads", "pool", "reference")
 """Settings that say where a family is used, not what it learns; what `pool` chooses is in the hash of the records."""
@@ -58,19 +58,19 @@ class Earlier:
 class _Part:
     """A member's trainings, one a seed and one a fold, and the folder they were taken from."""
 
-    trained: list[Trained]
+    trained: list[TrainedSeed]
     tried: list[Tried]
     folder: Path | None
 
 
 def train_members(
-    job: Job,
+    job: SeedJob,
     seeds: Sequence[int],
     jobs: int | None,
     label: str,
     execution: ExecutionConfig | None,
     earlier: Earlier,
-) -> tuple[list[Trained], list[Tried], list[str]]:
+) -> tuple[list[TrainedSeed], list[Tried], list[str]]:
     """Train a composed family as :func:`tencost.train.fit.seeds.train_seeds` trains others, member by member.
 
     Args:
@@ -88,7 +88,7 @@ def train_members(
     assert isinstance(shell, Composed)
     parts = []
     for member in shell.members:
-        member_job = Job(
+        member_job = SeedJob(
             member.config, member.spec, member.seen(job.train), member.seen(job.valid), job.folds
         )
         part = _taken(member_job, seeds, earlier)
@@ -101,7 +101,7 @@ def train_members(
     return trained, tried, [part.folder.name for part in parts if part.folder is not None]
 
 
-def fit_members(job: Job, seed: int, jobs: int | None, label: str) -> Ranker:
+def fit_members(job: SeedJob, seed: int, jobs: int | None, label: str) -> Ranker:
     """Train a composed model with one seed as its own `fit` does, its members side by side.
 
     Args:
@@ -113,7 +113,7 @@ def fit_members(job: Job, seed: int, jobs: int | None, label: str) -> Ranker:
     ranker = make_ranker(job.config, job.spec)
     assert isinstance(ranker, Composed)
     trainings = [
-        Job(member.config, member.spec, member.seen(job.train), member.seen(job.valid))
+        SeedJob(member.config, member.spec, member.seen(job.train), member.seen(job.valid))
         for member in ranker.members
     ]
     parts = train_each(trainings, seed, jobs, label)
@@ -122,7 +122,7 @@ def fit_members(job: Job, seed: int, jobs: int | None, label: str) -> Ranker:
     return ranker
 
 
-def _composed(job: Job, parts: Sequence[Trained]) -> Trained:
+def _composed(job: SeedJob, parts: Sequence[TrainedSeed]) -> TrainedSeed:
     """Return a seed's model, of its members."""
     ranker = make_ranker(job.config, job.spec)
     assert isinstance(ranker, Composed)
@@ -130,10 +130,11 @@ def _composed(job: Job, parts: Sequence[Trained]) -> Trained:
     for index, (member, part) in enumerate(zip(ranker.members, parts, strict=True)):
         member.ranker, member.divisor = part.ranker, _spread(part)
         points += [
-            Point(f"{point.name}_member{index}", point.value, point.step) for point in part.points
+            MetricPoint(f"{point.name}_member{index}", point.value, point.step)
+            for point in part.points
         ]
     raw = ranked(ranker, job.valid)
-    return Trained(
+    return TrainedSeed(
         seed=parts[0].seed,
         ranker=ranker,
         points=points,
@@ -160,12 +161,12 @@ def _averaged(parts: Sequence[Tried]) -> Tried:
     )
 
 
-def _spread(part: Trained | Tried) -> float:
+def _spread(part: TrainedSeed | Tried) -> float:
     assert part.spread is not None, "a member is made of others itself, which nobody has asked for"
     return part.spread
 
 
-def _taken(job: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
+def _taken(job: SeedJob, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
     """Return a member's trainings from a folder that has them; None where no folder has."""
     for path in sorted(earlier.folder.glob(f"*/{RUN_FILE}")):
         try:
@@ -177,7 +178,7 @@ def _taken(job: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
     return None
 
 
-def _of_folder(folder: Path, job: Job, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
+def _of_folder(folder: Path, job: SeedJob, seeds: Sequence[int], earlier: Earlier) -> _Part | None:
     run = RunFile.read(folder)
     folds = run.folds[: len(job.folds)]
     if (
@@ -199,13 +200,13 @@ def _of_folder(folder: Path, job: Job, seeds: Sequence[int], earlier: Earlier) -
         ranker = make_ranker(job.config, job.spec)
         ranker.load(bundle)
         valid = {name.removeprefix("valid_"): value for name, value in info.metrics.items()}
-        trained.append(Trained(seed, ranker, [], valid, 0.0, run.spread[str(seed)]))
+        trained.append(TrainedSeed(seed, ranker, [], valid, 0.0, run.spread[str(seed)]))
     if earlier.code(folder) != code_digest():
         return None
     return _Part(trained, _tried(folder, job, run), folder)
 
 
-def _same(info: BundleInfo, job: Job, seed: int, earlier: Earlier) -> bool:
+def _same(info: BundleInfo, job: SeedJob, seed: int, earlier: Earlier) -> bool:
     """Say whether training a member with a seed would make this bundle."""
 
     def learns(settings: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def _same(info: BundleInfo, job: Job, seed: int, earlier: Earlier) -> bool:
     )
 
 
-def _tried(folder: Path, job: Job, run: RunFile) -> list[Tried]:
+def _tried(folder: Path, job: SeedJob, run: RunFile) -> list[Tried]:
     if not job.folds:
         return []
     scores = pl.read_parquet(folder / FOLDS_FILE)
@@ -238,7 +239,7 @@ def _tried(folder: Path, job: Job, run: RunFile) -> list[Tried]:
                 [raw_scores.get(record) for record in samples.record_id.tolist()], np.float64
             )
 
-        train, valid = held(job.train, job.valid, fold)
+        train, valid = fold_programs(job.train, job.valid, fold)
         tried.append(Tried(at, raw(train), raw(valid), 0.0, run.fold_spread[at]))
     return tried
 

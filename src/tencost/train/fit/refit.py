@@ -21,7 +21,7 @@ from tencost.models.programs.ranker import Composed, Samples, make_ranker
 from tencost.train.data import Data
 from tencost.train.data.samples import join_samples
 from tencost.train.fit.members import fit_members
-from tencost.train.fit.seeds import Job
+from tencost.train.fit.seeds import SeedJob
 
 ALL = "train, valid, test"
 WITHOUT_VALID = "train, test"
@@ -36,7 +36,7 @@ class _Material:
     networks: tuple[str, ...]
 
 
-def refit(data: Data, twin: Bundle, folder: Path) -> Path:
+def fit_all_parts(data: Data, twin: Bundle, folder: Path) -> Path:
     """Fit the twin's settings on all parts of the split and write the bundle, with `refit` in its bundle.json.
 
     Args:
@@ -53,7 +53,7 @@ def refit(data: Data, twin: Bundle, folder: Path) -> Path:
     settings = model_settings(twin.folder, twin.info)
     early = stops_early(settings)
     material = _read(data, twin, settings, early)
-    job = Job(settings, twin.info.feature_spec, material.train, material.valid)
+    job = SeedJob(settings, twin.info.feature_spec, material.train, material.valid)
     ranker = make_ranker(job.config, job.spec)
     if isinstance(ranker, Composed):
         ranker = fit_members(

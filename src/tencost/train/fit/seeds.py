@@ -18,14 +18,14 @@ from tencost.errors import TrainError
 from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.ranker import Family, Ranker, Samples, Scores, make_ranker
 from tencost.models.programs.ranker.losses import RankingMetrics
-from tencost.tracking.runs import Point
-from tencost.train.data.folds import LeftOut, held, without
+from tencost.tracking.runs import MetricPoint
+from tencost.train.data.folds import FoldSamples, fold_programs, without
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedSeed:
     """One seed's model.
 
     Attributes:
@@ -40,7 +40,7 @@ class Trained:
 
     seed: int
     ranker: Ranker
-    points: list[Point]
+    points: list[MetricPoint]
     valid: dict[str, float]
     seconds: float
     spread: float | None
@@ -65,17 +65,17 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Job:
+class SeedJob:
     """What a worker needs to train one seed, or one seed without a fold."""
 
     config: ModelConfig
     spec: FeatureSpec
     train: Samples
     valid: Samples
-    folds: tuple[LeftOut, ...] = ()
+    folds: tuple[FoldSamples, ...] = ()
 
 
-_Outcome = tuple[int, list[Point], dict[str, float], float, float]
+_Outcome = tuple[int, list[MetricPoint], dict[str, float], float, float]
 _Unit = tuple[int, int | None]
 """A seed, and the fold that is left out."""
 _Sent = tuple[_Outcome, dict[str, bytes]]
@@ -83,12 +83,12 @@ _Sent = tuple[_Outcome, dict[str, bytes]]
 
 
 def train_seeds(
-    job: Job,
+    job: SeedJob,
     seeds: Sequence[int],
     jobs: int | None,
     label: str,
     execution: ExecutionConfig | None = None,
-) -> tuple[list[Trained], list[Tried]]:
+) -> tuple[list[TrainedSeed], list[Tried]]:
     """Train all seeds, then the first seed without each fold of the job; return both in the order given.
 
     Args:
@@ -106,7 +106,7 @@ def train_seeds(
     count = jobs or len(os.sched_getaffinity(0))
     units: list[_Unit] = [(seed, None) for seed in seeds]
     units += [(seeds[0], fold) for fold in range(len(job.folds))]
-    trained: list[Trained] = []
+    trained: list[TrainedSeed] = []
     tried: list[Tried] = []
     if execution is not None and execution.kind is not ExecutionKind.local:
         return _in_workers(job, units, jobs, label, console, execution)
@@ -128,7 +128,9 @@ def train_seeds(
     return trained, tried
 
 
-def train_each(trainings: Sequence[Job], seed: int, jobs: int | None, label: str) -> list[Trained]:
+def train_each(
+    trainings: Sequence[SeedJob], seed: int, jobs: int | None, label: str
+) -> list[TrainedSeed]:
     """Train one model of each job with one seed, side by side where that saves time; return them in the order given.
 
     Args:
@@ -170,7 +172,7 @@ MANY_PROGRAMS = 2000
 while the other cores idle, and this process needs none of what a family imports to train."""
 
 
-def _surely_long(job: Job) -> bool:
+def _surely_long(job: SeedJob) -> bool:
     family: Family = FAMILIES.load(job.config.family)
     return family.learns and len(job.train) >= MANY_PROGRAMS
 
@@ -180,20 +182,20 @@ def _called(seed: int, fold: int | None) -> str:
 
 
 def _in_workers(
-    job: Job,
+    job: SeedJob,
     units: Sequence[_Unit],
     jobs: int | None,
     label: str,
     console: Console,
     execution: ExecutionConfig | None = None,
-) -> tuple[list[Trained], list[Tried]]:
+) -> tuple[list[TrainedSeed], list[Tried]]:
     def died(unit: _Unit, reason: str) -> Sequence[_Sent | Tried]:
         raise TrainError(
             f"{label}, {_called(*unit)}: {reason} each time it was tried, most often for want of memory. Train one "
             "seed at a time: jobs=1"
         )
 
-    trained: list[Trained] = []
+    trained: list[TrainedSeed] = []
     tried: list[Tried] = []
     with console.status(f"training {label}: 0 of {len(units)} trainings") as status:
         workers = open_workers(_work, job, execution, jobs, TRAINING_LIMIT_S)
@@ -208,17 +210,17 @@ def _in_workers(
     return trained, tried
 
 
-def _work(job: Job, unit: _Unit) -> list[_Sent | Tried]:
+def _work(job: SeedJob, unit: _Unit) -> list[_Sent | Tried]:
     seed, fold = unit
     return [_try(job, seed, fold)] if fold is not None else [_sent(job, seed)]
 
 
-def _work_each(task: tuple[tuple[Job, ...], int], which: int) -> list[_Sent]:
+def _work_each(task: tuple[tuple[SeedJob, ...], int], which: int) -> list[_Sent]:
     trainings, seed = task
     return [_sent(trainings[which], seed)]
 
 
-def _sent(job: Job, seed: int) -> _Sent:
+def _sent(job: SeedJob, seed: int) -> _Sent:
     ranker, outcome = _fit(job, seed)
     with tempfile.TemporaryDirectory(prefix="tencost-train-") as scratch:
         ranker.save(Path(scratch))
@@ -227,7 +229,7 @@ def _sent(job: Job, seed: int) -> _Sent:
         return outcome, sent
 
 
-def _received(job: Job, outcome: _Outcome, files: dict[str, bytes]) -> Trained:
+def _received(job: SeedJob, outcome: _Outcome, files: dict[str, bytes]) -> TrainedSeed:
     ranker = make_ranker(job.config, job.spec)
     with tempfile.TemporaryDirectory(prefix="tencost-train-") as scratch:
         for name, content in files.items():
@@ -238,34 +240,37 @@ def _received(job: Job, outcome: _Outcome, files: dict[str, bytes]) -> Trained:
     return _trained(ranker, outcome)
 
 
-def _fit(job: Job, seed: int) -> tuple[Ranker, _Outcome]:
+def _fit(job: SeedJob, seed: int) -> tuple[Ranker, _Outcome]:
     ranker = make_ranker(job.config, job.spec)
-    points: list[Point] = []
+    points: list[MetricPoint] = []
     start = time.perf_counter()
     ranker.fit(
         job.train,
         job.valid,
         seed=seed,
-        log=lambda name, value, step: points.append(Point(name, value, step)),
+        log=lambda name, value, step: points.append(MetricPoint(name, value, step)),
     )
     seconds = time.perf_counter() - start
     valid = RankingMetrics(job.valid.label, job.valid.group)(ranked(ranker, job.valid))
     return ranker, (seed, points, valid, seconds, spread(ranker, job.train))
 
 
-def _try(job: Job, seed: int, fold: int) -> Tried:
+def _try(job: SeedJob, seed: int, fold: int) -> Tried:
     ranker = make_ranker(job.config, job.spec)
     train, valid = without(job.train, job.valid, job.folds[fold])
     start = time.perf_counter()
     ranker.fit(train, valid, seed=seed, log=lambda *_: None)
     seconds = time.perf_counter() - start
-    parts = [ranker.predict(part.features) for part in held(job.train, job.valid, job.folds[fold])]
+    parts = [
+        ranker.predict(part.features)
+        for part in fold_programs(job.train, job.valid, job.folds[fold])
+    ]
     return Tried(fold, parts[0], parts[1], seconds, spread(ranker, train))
 
 
-def _trained(ranker: Ranker, outcome: _Outcome) -> Trained:
+def _trained(ranker: Ranker, outcome: _Outcome) -> TrainedSeed:
     seed, points, valid, seconds, width = outcome
-    return Trained(seed, ranker, points, valid, seconds, width)
+    return TrainedSeed(seed, ranker, points, valid, seconds, width)
 
 
 def ranked(ranker: Ranker, samples: Samples) -> Scores:

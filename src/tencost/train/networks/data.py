@@ -16,7 +16,7 @@ from tencost.errors import ConfigError
 from tencost.networks.graph import table
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.splits import networks as splits
-from tencost.splits.networks import Parts
+from tencost.splits.networks import GraphParts
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class GraphData:
         return table.load_graphs(self.folders.graphs)
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> GraphParts:
         """Rows of each part of the split."""
         if not self.folders.split.is_dir():
             raise ConfigError(

@@ -89,7 +89,7 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestTrial:
     """The best trial: its settings, their validation MAPE, and the words that train them."""
 
     settings: dict[str, Any]
@@ -105,7 +105,7 @@ def run(
     cpus: int | None = None,
     resume: bool = False,
     space: Space | None = None,
-) -> Best:
+) -> BestTrial:
     """Search settings of cfg.graph_model, log each trial, and print the best as words of `tencost graphs train`.
 
     Args:
@@ -174,7 +174,7 @@ def run(
         finally:
             log_search(root, parent, search, study, METRIC, partial(_words, cfg))
     trial = searching.best_trial(study)
-    best = Best(trial.params, trial.value or 0.0, _words(cfg, trial.params))
+    best = BestTrial(trial.params, trial.value or 0.0, _words(cfg, trial.params))
     with whole_file(folder / _BEST) as path:
         content = {"settings": best.settings, "valid_mape": best.mape, "train": best.overrides}
         path.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
@@ -201,7 +201,7 @@ def _train_trial(
         if metric.endswith("valid_mape"):
             best = min(best, value)
             tracked.log_metrics({METRIC: best}, step)
-            searching.report(trial, best, step)
+            searching.report_value(trial, best, step)
 
     label = f"{name} · {folder.name}"
     with start_graph_run(cfg, root, "graphs tune", name=label, of_model=True) as tracked:

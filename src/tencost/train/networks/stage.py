@@ -20,9 +20,9 @@ from tencost.errors import TrainError
 from tencost.models.networks.bundle import (
     SEEN,
     GraphBundleInfo,
+    graph_training_digest,
     plain_config,
     save_bundle,
-    training_digest,
 )
 from tencost.models.networks.bundle.latency_metrics import average, by_family
 from tencost.models.networks.bundle.training_range import (
@@ -33,7 +33,7 @@ from tencost.models.networks.bundle.training_range import (
 from tencost.models.networks.family import GraphModel
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.tracking.provenance import installed_versions
-from tencost.tracking.runs import Point, TrackedRun
+from tencost.tracking.runs import MetricPoint, TrackedRun
 from tencost.train import stage
 from tencost.train.networks.data import GraphData
 from tencost.train.networks.tracked import start_graph_run
@@ -58,7 +58,7 @@ class TrainedGraphModel:
 
     seed: int
     model: GraphModel
-    points: list[Point]
+    points: list[MetricPoint]
     valid_ms: NDArray[np.float64]
     valid: dict[str, dict[str, float]]
     seconds: float
@@ -80,7 +80,7 @@ def run(cfg: Config, root: Path, data: GraphData | None = None) -> float:
 
 
 @dataclass
-class GraphTraining(stage.Subject[TrainedGraphModel]):
+class GraphTraining(stage.TrainingSubject[TrainedGraphModel]):
     """A family of graph models for all devices of a dataset.
 
     Attributes:
@@ -157,7 +157,7 @@ class GraphTraining(stage.Subject[TrainedGraphModel]):
         (folder / RUN_FILE).write_bytes(orjson.dumps(run_file, option=orjson.OPT_INDENT_2))
 
     def digest(self) -> str:
-        return training_digest(self.folder)
+        return graph_training_digest(self.folder)
 
     def log(self, tracked: TrackedRun, trained: Sequence[TrainedGraphModel]) -> Logged:
         tracked.log_points([point for seed in trained for point in seed.points])
@@ -186,12 +186,12 @@ class GraphTraining(stage.Subject[TrainedGraphModel]):
 
 def _fit(cfg: Config, seed: int, train: LabelledGraphs, valid: LabelledGraphs) -> TrainedGraphModel:
     model = GRAPH_FAMILIES.load(cfg.graph_model.family).make(cfg.graph_model, len(train.hardware))
-    points: list[Point] = []
+    points: list[MetricPoint] = []
     start = time.perf_counter()
     with Console(stderr=True).status(f"training {cfg.graph_model_name} · seed {seed}") as status:
 
         def report(name: str, value: float, step: int) -> None:
-            points.append(Point(f"train/seed{seed}/{name}", value, step))
+            points.append(MetricPoint(f"train/seed{seed}/{name}", value, step))
             status.update(
                 f"training {cfg.graph_model_name} · seed {seed}: step {step}, {name} {value:.4g}"
             )

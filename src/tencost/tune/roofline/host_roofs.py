@@ -17,7 +17,7 @@ from typing import Any
 
 from tencost.config import HardwareConfig
 from tencost.errors import ProfileError
-from tencost.tune.roofline.roofline import Level, Roofs
+from tencost.tune.roofline.roofline import MemoryLevel, Roofs
 
 ROWS, VECTORS, DEPTH, TILES = 6, 2, 128, 64
 """The inner loop: 12 sums and 3 operands fit the 16 registers of AVX2; 128 steps of AVX-512 fit 24 KiB."""
@@ -43,9 +43,9 @@ def measure_roofs(hardware: HardwareConfig) -> Roofs:
         )
     sizes = (("L1", hardware.l1d_kib), ("L2", hardware.l2_kib), ("L3", hardware.l3_kib))
     caches = [(name, kib * 1024) for name, kib in sizes if kib > 0]
-    levels = [Level(name, size, _bandwidth(hardware, size / 2)) for name, size in caches]
+    levels = [MemoryLevel(name, size, _bandwidth(hardware, size / 2)) for name, size in caches]
     behind = 4 * max((size for _, size in caches), default=32 * 2**20)
-    levels.append(Level("memory", math.inf, _bandwidth(hardware, behind)))
+    levels.append(MemoryLevel("memory", math.inf, _bandwidth(hardware, behind)))
     flops = _flops(hardware)
     source = f"{flops / 1e9:.4g} GFLOP/s, " + ", ".join(
         f"{level.name} {level.bandwidth / 1e9:.4g} GB/s" for level in levels

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tencost.tune.reporting import draw_chart, say
-from tencost.tune.reporting import write_csv as write_table
-from tencost.tune.roofline.roofline import Bound, Placed, Roofs, Task
+from tencost.tune.reporting import write_table_csv as write_table
+from tencost.tune.roofline.roofline import Bound, Placed, RooflineTask, Roofs
 
 NEAR, FAR = 0.9, 0.05
 """Shares of the roof that are called near it and far from it."""
@@ -32,7 +32,7 @@ _COLORS = {
 }
 
 
-def write_csv(path: Path, placed: Sequence[Placed]) -> None:
+def write_roofline_csv(path: Path, placed: Sequence[Placed]) -> None:
     """Write a row a measured task, in order; what is not known is an empty cell."""
     rows = [
         (
@@ -45,7 +45,7 @@ def write_csv(path: Path, placed: Sequence[Placed]) -> None:
     write_table(path, COLUMNS, rows)
 
 
-def summary(placed: Sequence[Placed]) -> dict[str, float]:
+def roofline_summary(placed: Sequence[Placed]) -> dict[str, float]:
     """Return figures of the whole network: its time at the roofs, its share of it, tasks near and far from theirs."""
     roofed = [program for program in placed if program.roof_s is not None]
     total = sum(program.task.weight * program.latency_s for program in roofed)
@@ -65,7 +65,7 @@ def summary(placed: Sequence[Placed]) -> dict[str, float]:
 
 def print_table(
     placed: Sequence[Placed],
-    unmeasured: Sequence[Task],
+    unmeasured: Sequence[RooflineTask],
     roofs: Roofs,
     title: str,
     source: str,
@@ -83,7 +83,7 @@ def print_table(
     for number, program in enumerate(placed, start=1):
         table.add_row(*_cells(number, program))
     console.print(table)
-    totals = {name.partition("/")[2]: value for name, value in summary(placed).items()}
+    totals = {name.partition("/")[2]: value for name, value in roofline_summary(placed).items()}
     say(
         console,
         f"{totals['tasks_latency_s'] * 1e6:.1f} µs in tasks with a roof, {totals['tasks_roof_s'] * 1e6:.1f} µs at "
@@ -111,7 +111,7 @@ def lines_of(placed: Sequence[Placed], most: int) -> list[str]:
     ]
 
 
-def plot(placed: Sequence[Placed], roofs: Roofs, path: Path, title: str) -> bool:
+def plot_roofline(placed: Sequence[Placed], roofs: Roofs, path: Path, title: str) -> bool:
     """Draw the roofline, and what each task loses, as PNG; returns False where matplotlib is not installed."""
 
     def draw(figure: Any) -> None:

@@ -72,7 +72,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Level:
+class MemoryLevel:
     """A memory: what it is called, bytes that it holds, bytes a second."""
 
     name: str
@@ -92,17 +92,17 @@ class Roofs:
     """
 
     flops: float | None
-    levels: tuple[Level, ...]
+    levels: tuple[MemoryLevel, ...]
     floor_s: float
     source: str
 
-    def level(self, size: float) -> Level | None:
+    def level(self, size: float) -> MemoryLevel | None:
         """Return the smallest memory that holds so many bytes."""
         return next((level for level in self.levels if size <= level.size), None)
 
 
 @dataclass(frozen=True)
-class Task:
+class RooflineTask:
     """A task of a network and its best program.
 
     Attributes:
@@ -131,7 +131,7 @@ class Placed:
         level: memory whose bandwidth counts; empty where that is not known.
     """
 
-    task: Task
+    task: RooflineTask
     roof_s: float | None
     bound: Bound
     level: str
@@ -189,9 +189,9 @@ def roofs_of(hardware: HardwareConfig, memory_gbs: float | None = None) -> Roofs
     if bandwidth is not None:
         caches = (hardware.l1d_kib, hardware.l2_kib, hardware.l3_kib)
         size = math.inf if memory_gbs is None else max(caches) * 1024
-        levels.append(Level("nearest cache", size, bandwidth * scale))
+        levels.append(MemoryLevel("nearest cache", size, bandwidth * scale))
     if memory_gbs is not None:
-        levels.append(Level("memory", math.inf, memory_gbs * 1e9))
+        levels.append(MemoryLevel("memory", math.inf, memory_gbs * 1e9))
     figures = [
         "peak not known" if peak is None else f"{peak * hardware.cores:.4g} GFLOP/s",
         *(f"{level.bandwidth / 1e9:.4g} GB/s to the {level.name}" for level in levels),
@@ -200,7 +200,7 @@ def roofs_of(hardware: HardwareConfig, memory_gbs: float | None = None) -> Roofs
     return Roofs(flops, tuple(levels), FLOOR_S, f"{', '.join(figures)} (conf/hardware)")
 
 
-def place(task: Task, roofs: Roofs) -> Placed:
+def place(task: RooflineTask, roofs: Roofs) -> Placed:
     """Hold a measured task against the roofs; where neither FLOP nor bytes count, its bound is not known."""
     assert task.latency_s is not None
     work = task.work
@@ -218,7 +218,7 @@ def place(task: Task, roofs: Roofs) -> Placed:
     return Placed(task, terms[bound], bound, name)
 
 
-def by_gain(tasks: Sequence[Task], roofs: Roofs) -> list[Placed]:
+def by_gain(tasks: Sequence[RooflineTask], roofs: Roofs) -> list[Placed]:
     """Place the measured tasks, those with the most time above their roof first, those without a roof last."""
     placed = [place(task, roofs) for task in tasks if task.latency_s is not None]
     return sorted(

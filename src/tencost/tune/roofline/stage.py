@@ -26,13 +26,18 @@ from tencost.records.formats.metaschedule import (
 )
 from tencost.store.ids import program_id, record_id
 from tencost.tune.recording import by_workload
-from tencost.tune.reporting import note, say
+from tencost.tune.reporting import print_note, say
 from tencost.tune.roofline.host_roofs import measure_roofs
-from tencost.tune.roofline.report import plot, print_table, summary, write_csv
+from tencost.tune.roofline.report import (
+    plot_roofline,
+    print_table,
+    roofline_summary,
+    write_roofline_csv,
+)
 from tencost.tune.roofline.roofline import (
     Placed,
+    RooflineTask,
     Roofs,
-    Task,
     Work,
     by_gain,
     counted_bytes,
@@ -48,7 +53,7 @@ FAILED_S = 1e9
 
 
 @dataclass(frozen=True)
-class Best:
+class BestProgram:
     """A workload's best program: its latency, where it is from, its id as a record; empty where it has none."""
 
     latency_s: float
@@ -57,12 +62,12 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Source:
+class ProgramSource:
     """Best programs by workload id, and where they are from."""
 
-    best: Mapping[str, Best]
+    best: Mapping[str, BestProgram]
     place: str
-    others: Sequence[Task] = ()
+    others: Sequence[RooflineTask] = ()
     """Tasks that a store has for the network under workloads that it does not have today."""
 
 
@@ -110,16 +115,16 @@ def run(
         source = _of_store(cfg.paths.live_store(root), name, hardware, set(workloads))
     else:
         with run_files(run, (RECORD_FILE, WORKLOAD_FILE, SESSION_FILE), root) as files:
-            source = Source(_of_folder(files, run, hardware), run)
+            source = ProgramSource(_of_folder(files, run, hardware), run)
     tasks = []
     for identity, task in workloads.items():
         work, best = work_of(task.mod, task.flop), source.best.get(identity)
         if best is None:
-            tasks.append(Task(task.name, task.weight, work, None))
+            tasks.append(RooflineTask(task.name, task.weight, work, None))
             continue
         if best.record_id in counted:
             work = replace(work, traffic=counted[best.record_id], measured=True)
-        tasks.append(Task(task.name, task.weight, work, best.latency_s, best.program))
+        tasks.append(RooflineTask(task.name, task.weight, work, best.latency_s, best.program))
     tasks += source.others
     placed = by_gain(tasks, roofs)
     if not placed:
@@ -130,11 +135,11 @@ def run(
     folder = to or root / cfg.paths.reports / "roofline" / f"{name}-{hardware.name}"
     title = f"{name} on {hardware.name}"
     unmeasured = [task for task in tasks if task.latency_s is None]
-    write_csv(folder / "roofline.csv", placed)
-    drawn = plot(placed, roofs, folder / "roofline.png", title)
+    write_roofline_csv(folder / "roofline.csv", placed)
+    drawn = plot_roofline(placed, roofs, folder / "roofline.png", title)
     print_table(placed, unmeasured, roofs, title, source.place, console)
     if not drawn:
-        note(console, "no plot: it needs matplotlib, which is not installed")
+        print_note(console, "no plot: it needs matplotlib, which is not installed")
     say(console, f"written to {folder}")
     if measured:  # one core's, with the bandwidth of its nearest cache
         peak_gflops = None if roofs.flops is None else round(roofs.flops / 1e9, 1)
@@ -151,7 +156,7 @@ def _measured_roofs(hardware: HardwareConfig, memory_gbs: float | None) -> Roofs
     return measure_roofs(hardware)
 
 
-def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
+def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, BestProgram]:
     """Return the best programs of a work folder, those that are not tuned among them, by workload id.
 
     Raises:
@@ -171,13 +176,13 @@ def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, B
         if 0 < seconds < (best[workload].latency_s if workload in best else FAILED_S):
             identity = program_id(workload, program.target["kind"], program.trace)
             record = record_id(identity, program.target, hardware.name)
-            best[workload] = Best(seconds, "tuned", record)
+            best[workload] = BestProgram(seconds, "tuned", record)
     return best
 
 
-def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]:
+def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, BestProgram]:
     """Return the faster of a session's default schedules and those by rule, by workload id; none without a session."""
-    best: dict[str, Best] = {}
+    best: dict[str, BestProgram] = {}
     if not file.exists():
         return best
     try:
@@ -187,7 +192,7 @@ def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]
         for program, times in kinds.items():
             for workload, seconds in times.items():
                 if workload not in best or float(seconds) < best[workload].latency_s:
-                    best[str(workload)] = Best(float(seconds), program)
+                    best[str(workload)] = BestProgram(float(seconds), program)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProfileError(
             f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error})."
@@ -200,7 +205,9 @@ def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, Best]
     return best
 
 
-def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[str]) -> Source:
+def _of_store(
+    uri: str, network: str, hardware: HardwareConfig, workloads: set[str]
+) -> ProgramSource:
     """Return the best programs that a record store has for the hardware's target.
 
     Args:
@@ -227,7 +234,7 @@ def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[s
             f"{error}"
         ) from error
     best = {
-        row["workload_id"]: Best(float(row["latency_s"]), "stored", row["record_id"])
+        row["workload_id"]: BestProgram(float(row["latency_s"]), "stored", row["record_id"])
         for row in rows
         if row["workload_id"] in workloads
     }
@@ -239,7 +246,7 @@ def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[s
     }
     works = _works(uri, set(weights)) if weights else {}
     others = [
-        Task(
+        RooflineTask(
             row["task_name"],
             weights[row["workload_id"]],
             works.get(row["workload_id"], Work(None, None)),
@@ -249,15 +256,15 @@ def _of_store(uri: str, network: str, hardware: HardwareConfig, workloads: set[s
         for row in rows
         if row["workload_id"] in weights
     ]
-    return Source(best, uri, others)
+    return ProgramSource(best, uri, others)
 
 
 def _works(uri: str, workloads: set[str]) -> dict[str, Work]:
     """Return what workloads have to do whose modules stand beside a store, by id; of others nothing is known."""
-    from tencost.store.modules import read_modules
+    from tencost.store.modules import stored_modules
 
     works = {}
-    for row in read_modules(uri).to_dicts():
+    for row in stored_modules(uri).to_dicts():
         if row["workload_id"] in workloads:
             try:
                 check_module(row["mod_json"], f"{uri}, workload {row['workload_id']}")
@@ -290,7 +297,7 @@ def _track(
         tags={"network": cfg.network.name, "hardware": hardware.name, "dataset": "none"},
         parameters=parameters,
     ) as tracked:
-        tracked.log_metrics(summary(placed))
+        tracked.log_metrics(roofline_summary(placed))
         for file in (folder / "roofline.csv", folder / "roofline.png"):
             if file.exists():
                 tracked.log_artifact(file)

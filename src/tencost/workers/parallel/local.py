@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tencost.workers.parallel.mapping import HANGS_S, Overdue, Work, WorkerLostError
+from tencost.workers.parallel.mapping import HANGS_S, OverdueWatch, Work, WorkerLostError
 from tencost.workers.parallel.tvm_import import leave_out_torch
 
 _assignment: list[tuple[Work, Any, Connection]] = []
@@ -48,7 +48,7 @@ class LocalWorkers:
         self._context = multiprocessing.get_context("spawn")
         self._begun, begin = self._context.Pipe(duplex=False)
         self._assignment = (work, shared, begin)
-        self._overdue = Overdue[_Process](limit_s)
+        self._overdue = OverdueWatch[_Process](limit_s)
         self._numbers: dict[Future[Sequence[Any]], int] = {}
         self._submitted = 0
         self._killed = False

@@ -197,7 +197,7 @@ class _Begun(Generic[Worker]):
     late: bool = False
 
 
-class Overdue(Generic[Worker]):
+class OverdueWatch(Generic[Worker]):
     """Knows since when each piece is worked on, and by whom: a worker that hangs would be waited for without end.
 
     Its clock runs while this process looks: what a stopped command (Ctrl-Z) or a slow reader of results takes is

@@ -85,7 +85,7 @@ def running(settings: ExecutionConfig, jobs: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _started(jobs: int | None, store_bytes: int) -> Iterator[None]:
-    with folder() as files, environment({"RAY_TMPDIR": files}):  # Ray's locks lie there
+    with folder() as files, _environment({"RAY_TMPDIR": files}):  # Ray's locks lie there
         try:
             try:
                 ray.init(
@@ -189,7 +189,7 @@ def _quiet() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with environment(_ENVIRONMENT), warnings.catch_warnings():
+        with _environment(_ENVIRONMENT), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -197,7 +197,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def environment(words: Mapping[str, str]) -> Iterator[None]:
+def _environment(words: Mapping[str, str]) -> Iterator[None]:
     """Have these variables in the environment within the block, as Ray's processes inherit them."""
     before = {name: os.environ.get(name) for name in words}
     os.environ.update(words)

@@ -20,7 +20,7 @@ from typing import Any
 
 from tencost.config import ExecutionConfig
 from tencost.errors import ExecutionError
-from tencost.workers.parallel.mapping import HANGS_S, Overdue, Work, WorkerLostError
+from tencost.workers.parallel.mapping import HANGS_S, OverdueWatch, Work, WorkerLostError
 from tencost.workers.parallel.ray_cluster import ray, running
 from tencost.workers.parallel.sources import code
 
@@ -86,7 +86,7 @@ class RayWorkers:
         self._running = contextlib.ExitStack()
         self._running.enter_context(running(settings, jobs))
         self._flying: dict[Any, str] = {}
-        self._overdue = Overdue[_Worker](limit_s)
+        self._overdue = OverdueWatch[_Worker](limit_s)
         self._prefix, self._submitted = secrets.token_hex(8), 0
         self._look()
         if self._cpus == 0:

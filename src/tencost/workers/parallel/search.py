@@ -1,8 +1,8 @@
 """A search for settings with Optuna: workers, processes of this host or of a Ray cluster, each ask, try and tell.
 
 A trial is a function ``function(trial, material, folder)`` of a module, as workers import it. It reads its settings
-from ``trial.params``, returns their value, and calls `report` at each step where the pruner may end it. `material` is
-the same for all trials; `folder` is for what an interrupted trial needs to go on.
+from ``trial.params``, returns their value, and calls `report_value` at each step where the pruner may end it.
+`material` is the same for all trials; `folder` is for what an interrupted trial needs to go on.
 
 The study is a journal in the search's folder, which all machines of a cluster must share, or lies in a database of the
 user's. A trial that an interrupted command left RUNNING becomes FAIL, and the next command tries its settings before
@@ -129,7 +129,7 @@ def halving(steps: int) -> BasePruner:
     return SuccessiveHalvingPruner(min_resource=max(1, steps // 5), reduction_factor=2)
 
 
-def report(trial: Trial, value: float, step: int) -> None:
+def report_value(trial: Trial, value: float, step: int) -> None:
     """Report a trial's value at a step.
 
     Raises:

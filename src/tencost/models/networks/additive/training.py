@@ -25,7 +25,7 @@ from tencost.models.networks.families.additive import (
     standardise,
 )
 from tencost.models.networks.family import Report
-from tencost.models.neural.loop import Optimizers, Plan, fit_network, seeded
+from tencost.models.neural.loop import Optimizers, TrainingPlan, fit_network, seeded
 from tencost.models.neural.weights import Weights
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
@@ -182,7 +182,7 @@ def train_member(
     with seeded(seed, config.num_threads):
         network = Costs(len(scaler["scaler.mean"]), tiled, config)
         training = _Training(network, counts, latency_ms, config, scaler, seed, report)
-        plan = Plan(epochs=1, gradient_clip=1.0, optimizers=partial(_optimizers, config))
+        plan = TrainingPlan(epochs=1, gradient_clip=1.0, optimizers=partial(_optimizers, config))
         fit_network(training, plan, report)
     return scaler | network.weights()
 

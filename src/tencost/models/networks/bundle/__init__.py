@@ -38,8 +38,18 @@ from tencost.networks.graph.operators import OPERATOR_CODES
 from tencost.writing import whole_folder
 
 __all__ = [
-    "GRAPH_ABI", "SEEN", "GraphBundle", "GraphBundleInfo", "content_digest", "device_index", "load_graph_bundle",
-    "plain_config", "read_graph_info", "register_for", "save_bundle", "training_digest",
+    "GRAPH_ABI",
+    "SEEN",
+    "GraphBundle",
+    "GraphBundleInfo",
+    "content_digest",
+    "device_index",
+    "graph_training_digest",
+    "load_graph_bundle",
+    "plain_config",
+    "read_graph_info",
+    "register_for",
+    "save_bundle",
 ]  # fmt: skip
 GRAPH_ABI = 1
 """Of the vocabulary of operators and the columns of a node; appending an operator keeps it."""
@@ -144,9 +154,9 @@ def register_for(
     return registered
 
 
-def training_digest(folder: Path) -> str:
-    """Return the digest of all bundles of a training, see :func:`tencost.models.manifest.training_digest`."""
-    return manifest.training_digest(folder, read_graph_info)
+def graph_training_digest(folder: Path) -> str:
+    """Return the digest of all bundles of a training, see :func:`tencost.models.manifest.digest_training`."""
+    return manifest.digest_training(folder, read_graph_info)
 
 
 def read_graph_info(folder: Path) -> GraphBundleInfo:

@@ -22,7 +22,7 @@ from tencost.models.neural.settings import ACCELERATORS
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
 if TYPE_CHECKING:
-    from tencost.models.networks.gnn.training import Trained
+    from tencost.models.networks.gnn.training import TrainedGnn
 
 CONVOLUTIONS = ("gcn", "gin", "gat", "gps", "performer", "magnet", "digcn", "dgcn")
 DIRECTIONS = ("undirected", "directed", "bidirectional")
@@ -131,7 +131,7 @@ class GnnModel:
 
     def __init__(self, config: GnnConfig, num_devices: int, resume: Path | None = None) -> None:
         self._config, self._num_devices, self._resume = config, num_devices, resume
-        self._trained: Trained | None = None
+        self._trained: TrainedGnn | None = None
 
     @property
     def epoch(self) -> int:
@@ -162,7 +162,7 @@ class GnnModel:
         )
 
     def load(self, folder: Path) -> None:
-        from tencost.models.networks.gnn.training import Trained
+        from tencost.models.networks.gnn.training import TrainedGnn
         from tencost.models.neural.weights import check_weights, read_weights
 
         path = folder / "gnn.json"
@@ -180,7 +180,7 @@ class GnnModel:
                 "Pull or train the model again."
             )
         weights = read_weights(folder / "gnn.safetensors")
-        empty = Trained.empty(self._config, self._num_devices, epoch)
+        empty = TrainedGnn.empty(self._config, self._num_devices, epoch)
         shapes = {name: value.shape for name, value in empty.weights().items()}
         check_weights(folder / "gnn.safetensors", weights, shapes)
         empty.fill(weights)

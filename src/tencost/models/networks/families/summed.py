@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tencost.config.checking import within
 from tencost.config.graphs import GraphModelConfig
 from tencost.errors import BundleError, TrainError
-from tencost.features.graph.tokens import INTEGERS, KINDS, flop, node_integers, node_kinds
+from tencost.features.graph.tokens import INTEGERS, KINDS, kernel_flop, node_integers, node_kinds
 from tencost.models.networks.family import GraphFamily, Report
 from tencost.models.trees.booster import load_booster, predict_rows
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
@@ -170,7 +170,7 @@ def summed_rows(graphs: GraphSet) -> NDArray[np.float32]:
     """Return log(1 + sum) of what each operator of a graph amounts to: float32 [G, len(COLUMNS)]."""
     integers = node_integers(graphs)
     at = {name: integers[:, INTEGERS.index(name)] for name in INTEGERS}
-    amounts = (np.ones(len(integers)), flop(integers), *(at[name] for name in _AMOUNTS[2:]))
+    amounts = (np.ones(len(integers)), kernel_flop(integers), *(at[name] for name in _AMOUNTS[2:]))
     graph = graphs.graph_of_node
     side = np.searchsorted(_SIDES, np.minimum(at["kernel_h"], _SIDES[-1]))
     conv = np.flatnonzero(node_kinds(integers) == KINDS.index("conv"))

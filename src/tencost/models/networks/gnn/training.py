@@ -26,12 +26,12 @@ from tencost.models.networks.gnn.graph_data import Batches
 from tencost.models.networks.gnn.networks import GraphNetwork
 from tencost.models.networks.gnn.propagation import propagation_of
 from tencost.models.neural.loop import (
-    Best,
     Optimizers,
-    Plan,
     Resume,
-    device_of,
+    SelectionMetric,
+    TrainingPlan,
     fit_network,
+    network_device,
     seeded,
 )
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
@@ -103,7 +103,7 @@ class Labels:
 
 
 @dataclass
-class Trained:
+class TrainedGnn:
     """A network that can predict.
 
     Attributes:
@@ -121,7 +121,7 @@ class Trained:
     epoch: int
 
     @classmethod
-    def empty(cls, config: GnnConfig, devices: int, epoch: int) -> Trained:
+    def empty(cls, config: GnnConfig, devices: int, epoch: int) -> TrainedGnn:
         """Return one whose weights are still to be filled."""
         encoder = encoder_of(config)
         with seeded(0, config.num_threads):
@@ -151,7 +151,7 @@ class Trained:
         latency_ms = np.zeros((len(graphs), len(self.labels.mean)))
         if len(graphs):
             with seeded(0, self.config.num_threads):
-                batches = batches_of(self.config, graphs, self.encoder)
+                batches = graph_batches(self.config, graphs, self.encoder)
                 outputs = run(self.network, batches, np.diff(graphs.node_start))
             latency_ms = self.labels.decode(outputs)
         return latency_ms
@@ -166,7 +166,7 @@ def encoder_of(config: GnnConfig) -> Encoder:
     return Encoder(config.encoding, config.edge_encoding, config.encoding_size, config.q)
 
 
-def batches_of(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches:
+def graph_batches(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches:
     """Return what makes batches of graphs for the configured network."""
     propagation = None
     if config.edge_encoding == "none":
@@ -177,7 +177,7 @@ def batches_of(config: GnnConfig, graphs: GraphSet, encoder: Encoder) -> Batches
 def run(network: GraphNetwork, batches: Batches, sizes: NDArray[np.int64]) -> Tensor:
     """Return the network's outputs for all graphs, float32 [G, D]; sizes [G] are their nodes."""
     network.eval()
-    device = device_of(network)
+    device = network_device(network)
     order = np.argsort(sizes, kind="stable")
     part = np.cumsum(sizes[order]) // _NODES_AT_ONCE
     outputs: Tensor | None = None
@@ -234,7 +234,7 @@ class _Training:
         batch = self._train_batches.take(chosen)
         target = self._target[torch.from_numpy(batch.chosen)]
         measured = torch.isfinite(target)
-        outputs = self.network(batch.to(device_of(self.network))).cpu()
+        outputs = self.network(batch.to(network_device(self.network))).cpu()
         error = (outputs - torch.nan_to_num(target)) * measured
         # A device's part is its share of the labels, so that sparse devices do not weigh more a graph.
         loss = (error.abs() if self._labels.log else error**2).sum() / measured.sum()
@@ -277,7 +277,7 @@ def fit_gnn(
     seed: int,
     report: Report,
     resume: Path | None = None,
-) -> Trained:
+) -> TrainedGnn:
     """Train a network, and return it as it was in the epoch with the smallest validation MAPE.
 
     Graphs without any label are left out, labels that are missing count nothing.
@@ -300,12 +300,12 @@ def fit_gnn(
     labels = Labels.of(train.latency_ms, config.label == "log")
     encoder = encoder_of(config)
     task = _task(config, train, valid, seed)
-    plan = Plan(
+    plan = TrainingPlan(
         epochs=config.epochs,
         patience=config.patience,
         gradient_clip=config.gradient_clip,
         optimizers=partial(_optimizers, config),
-        best=Best(_VALID_MAPE, higher_is_better=False),
+        best=SelectionMetric(_VALID_MAPE, higher_is_better=False),
         max_minutes=config.max_minutes,
         epoch_seed=seed,
         resume=None if resume is None else Resume(resume / "training.ckpt", task),
@@ -319,8 +319,8 @@ def fit_gnn(
             config,
             network,
             labels,
-            (batches_of(config, train.graphs, encoder), labels.encode(train.latency_ms)),
-            (batches_of(config, valid.graphs, encoder), valid),
+            (graph_batches(config, train.graphs, encoder), labels.encode(train.latency_ms)),
+            (graph_batches(config, valid.graphs, encoder), valid),
             seed,
         )
         outcome = fit_network(training, plan, report)
@@ -333,7 +333,7 @@ def fit_gnn(
             outcome.epochs, config.epochs, outcome.minutes, config.max_minutes, config.patience,
         )  # fmt: skip
     report("train/epochs", float(outcome.epochs), outcome.epochs)
-    return Trained(config, network.eval(), labels, encoder, outcome.epoch)
+    return TrainedGnn(config, network.eval(), labels, encoder, outcome.epoch)
 
 
 def _labelled(part: LabelledGraphs, purpose: str) -> LabelledGraphs:

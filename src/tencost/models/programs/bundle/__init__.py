@@ -116,8 +116,8 @@ class Bundle:
 
 
 def training_digest(folder: Path) -> str:
-    """Return the digest of all bundles of a training, see :func:`tencost.models.manifest.training_digest`."""
-    return manifest.training_digest(folder, read_info)
+    """Return the digest of all bundles of a training, see :func:`tencost.models.manifest.digest_training`."""
+    return manifest.digest_training(folder, read_info)
 
 
 def read_info(folder: Path) -> BundleInfo:

@@ -29,7 +29,7 @@ from tencost.config.parts import FAMILIES
 from tencost.errors import ConfigError
 from tencost.features.rows.ragged import FloatArray, IntArray, Ragged
 from tencost.features.rows.spec import FeatureSpec
-from tencost.features.rows.summary import summarize, summary_names
+from tencost.features.rows.summary import summarize_programs, summary_names
 from tencost.models.programs.families.blend import part_rows, part_spec
 from tencost.models.programs.ranker import (
     Family,
@@ -177,7 +177,7 @@ class CorrectedRanker:
 
     def _rows(self, features: Ragged, scaled: Scores) -> FloatArray:
         seen = features if self._positions is None else part_rows(features, self._positions)
-        columns = summarize(seen, self._spec)
+        columns = summarize_programs(seen, self._spec)
         return np.concatenate([columns, scaled.astype(np.float32)[:, None]], axis=1)
 
     def _parameters(self, seed: int, min_child_weight: float) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
-    summarize,
+    summarize_programs,
     summary_names,
 )
 from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores, check_width
@@ -47,10 +47,10 @@ class KnnConfig(ModelConfig):
         within("model", self, neighbours="[1, inf)")
 
 
-def program_rows(features: Ragged, spec: FeatureSpec) -> FloatArray:
+def _program_rows(features: Ragged, spec: FeatureSpec) -> FloatArray:
     """Return what is read of programs that have rows: float32 [N, C]."""
     if kind_of(spec).one_row or not num_constant_columns(spec):
-        return summarize(features, spec)
+        return summarize_programs(features, spec)
     return constants(features, spec)
 
 
@@ -68,7 +68,7 @@ class KnnRanker:
     def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
         del seed
         train, valid = featurized(train), featurized(valid)
-        rows = program_rows(train.features, self._spec)
+        rows = _program_rows(train.features, self._spec)
         mean, scale = rows.mean(axis=0), rows.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
         self._use(
@@ -88,7 +88,7 @@ class KnnRanker:
         used = np.flatnonzero(features.lengths)
         if not len(used):
             return scores
-        rows = program_rows(features.take(used), self._spec)
+        rows = _program_rows(features.take(used), self._spec)
         rows = (rows - self._tensors["mean"]) / self._tensors["scale"]
         label = self._tensors["label"]
         count = min(self._config.neighbours, len(label))

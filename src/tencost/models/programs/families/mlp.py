@@ -14,7 +14,7 @@ import numpy as np
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights, layer_shapes
 from tencost.models.programs.neural.layers import Array, dense, dot
-from tencost.models.programs.neural.network_ranker import Inputs, NetworkRanker
+from tencost.models.programs.neural.network_ranker import NetworkInputs, NetworkRanker
 from tencost.models.programs.ranker import Family, LogMetric, Samples
 
 
@@ -32,8 +32,8 @@ class MlpRanker(NetworkRanker):
         self,
         train: Samples,
         valid: Samples,
-        inputs: Inputs,
-        valid_inputs: Inputs,
+        inputs: NetworkInputs,
+        valid_inputs: NetworkInputs,
         *,
         seed: int,
         log: LogMetric,
@@ -56,7 +56,7 @@ class MlpRanker(NetworkRanker):
             shapes |= layer_shapes("beside2", hidden, hidden)
         return shapes
 
-    def _forward(self, weights: Weights, inputs: Inputs) -> Array:
+    def _forward(self, weights: Weights, inputs: NetworkInputs) -> Array:
         rows = inputs.rows
         encoded = _layer(weights, "rows2", _layer(weights, "rows1", rows.values))
         total = np.add.reduceat(encoded, rows.offsets[:-1], axis=0)

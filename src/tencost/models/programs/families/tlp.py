@@ -31,7 +31,7 @@ from tencost.models.programs.neural.layers import (
     layer_norm,
     softmax,
 )
-from tencost.models.programs.neural.network_ranker import Inputs, NetworkRanker
+from tencost.models.programs.neural.network_ranker import NetworkInputs, NetworkRanker
 from tencost.models.programs.ranker import Family, LogMetric, Samples
 
 MAX_STEPS = 64
@@ -85,8 +85,8 @@ class TlpRanker(NetworkRanker):
         self,
         train: Samples,
         valid: Samples,
-        inputs: Inputs,
-        valid_inputs: Inputs,
+        inputs: NetworkInputs,
+        valid_inputs: NetworkInputs,
         *,
         seed: int,
         log: LogMetric,
@@ -119,20 +119,22 @@ class TlpRanker(NetworkRanker):
             shapes |= layer_shapes(f"{name}.narrow", 2 * hidden, hidden)
         return shapes
 
-    def _forward(self, weights: Weights, inputs: Inputs) -> Array:
-        return forward(weights, inputs, self._tlp)
+    def _forward(self, weights: Weights, inputs: NetworkInputs) -> Array:
+        return score_sequences(weights, inputs, self._tlp)
 
-    def _inputs(self, features: Ragged) -> Inputs:
+    def _inputs(self, features: Ragged) -> NetworkInputs:
         """Keep the first steps of each program."""
         inputs = super()._inputs(features)
         rows = inputs.rows
         position = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
         lengths = np.minimum(rows.lengths, self._max_steps)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        return Inputs(Ragged(rows.values[position < self._max_steps], offsets), inputs.beside)
+        return NetworkInputs(
+            Ragged(rows.values[position < self._max_steps], offsets), inputs.beside
+        )
 
 
-def forward(weights: Weights, inputs: Inputs, config: TlpConfig) -> Array:
+def score_sequences(weights: Weights, inputs: NetworkInputs, config: TlpConfig) -> Array:
     """Score programs, each with at least one step: float32 [N].
 
     Programs are padded to a multiple of 8 steps, whatever stands beside them in the batch, so that

@@ -100,7 +100,7 @@ class TvmMlpRanker:
         used = np.flatnonzero(features.lengths)
         if len(used):
             rows = _scaled(self._rows(features.take(used)), self._weights["scale"])
-            out[used] = forward(self._weights, rows)
+            out[used] = score_stores(self._weights, rows)
         return out
 
     def save(self, folder: Path) -> None:
@@ -132,7 +132,7 @@ class TvmMlpRanker:
         return Ragged(np.ascontiguousarray(features.values[:, self._columns]), features.offsets)
 
 
-def forward(weights: Weights, rows: Ragged) -> npt.NDArray[np.float32]:
+def score_stores(weights: Weights, rows: Ragged) -> npt.NDArray[np.float32]:
     """Score programs, each with at least one row: float32 [N]."""
 
     def layer(name: str, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

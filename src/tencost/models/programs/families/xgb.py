@@ -25,7 +25,7 @@ from tencost.config import ModelConfig
 from tencost.config.checking import one_of, within
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
-from tencost.features.rows.summary import summarize, summary_names
+from tencost.features.rows.summary import summarize_programs, summary_names
 from tencost.models.programs.ranker import (
     Family,
     LogMetric,
@@ -207,7 +207,7 @@ class XgbRanker:
 
     def _rows(self, features: Ragged) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         if self._config.view == "program":
-            return summarize(features, self._spec), np.arange(len(features))
+            return summarize_programs(features, self._spec), np.arange(len(features))
         return features.values, features.segment_ids
 
     def _parameters(self, seed: int, min_child_weight: float) -> dict[str, Any]:

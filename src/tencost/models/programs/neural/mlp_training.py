@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights
-from tencost.models.programs.neural.network_ranker import Inputs
+from tencost.models.programs.neural.network_ranker import NetworkInputs
 from tencost.models.programs.neural.ranking_training import Collate, fit_ranking_network
 from tencost.models.programs.ranker import LogMetric, Samples
 
@@ -41,8 +41,8 @@ def fit_mlp(
     config: NeuralConfig,
     train: Samples,
     valid: Samples,
-    inputs: Inputs,
-    valid_inputs: Inputs,
+    inputs: NetworkInputs,
+    valid_inputs: NetworkInputs,
     *,
     seed: int,
     log: LogMetric,
@@ -74,7 +74,7 @@ def fit_mlp(
     )
 
 
-def _collate(inputs: Inputs) -> Collate:
+def _collate(inputs: NetworkInputs) -> Collate:
     def collate(programs: IntArray) -> tuple[Tensor, Tensor, int, Tensor | None]:
         rows = inputs.rows.take(programs)
         beside = None if inputs.beside is None else torch.from_numpy(inputs.beside[programs])

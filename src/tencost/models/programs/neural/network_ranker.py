@@ -20,7 +20,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.features.rows.summary import (
     constants,
     num_constant_columns,
-    summarize,
+    summarize_programs,
     summary_names,
     with_derived,
 )
@@ -32,7 +32,7 @@ from tencost.models.programs.ranker.labels import featurized
 
 
 @dataclass(frozen=True)
-class Inputs:
+class NetworkInputs:
     """What a network reads of N programs, standardised.
 
     Attributes:
@@ -64,8 +64,8 @@ class NetworkRanker(ABC):
         self,
         train: Samples,
         valid: Samples,
-        inputs: Inputs,
-        valid_inputs: Inputs,
+        inputs: NetworkInputs,
+        valid_inputs: NetworkInputs,
         *,
         seed: int,
         log: LogMetric,
@@ -73,7 +73,7 @@ class NetworkRanker(ABC):
         """Train one network; return its weights as torch names and lays them out."""
 
     @abstractmethod
-    def _forward(self, weights: Weights, inputs: Inputs) -> Array:
+    def _forward(self, weights: Weights, inputs: NetworkInputs) -> Array:
         """Score programs, each with at least one row: float32 [N]."""
 
     @abstractmethod
@@ -151,15 +151,15 @@ class NetworkRanker(ABC):
     def importance(self) -> dict[str, float]:
         return {}
 
-    def _inputs(self, features: Ragged) -> Inputs:
+    def _inputs(self, features: Ragged) -> NetworkInputs:
         """Standardise the inputs of programs that have rows."""
         assert self._rows is not None, "fit or load before predict"
         rows = own_rows(features, self._spec)
         standard = Ragged(self._rows(rows.values), rows.offsets)
         beside = beside_rows(features, self._spec, self._config.beside)
         if self._beside is None or beside is None:
-            return Inputs(standard, None)
-        return Inputs(standard, self._beside(beside))
+            return NetworkInputs(standard, None)
+        return NetworkInputs(standard, self._beside(beside))
 
 
 def own_rows(features: Ragged, spec: FeatureSpec) -> Ragged:
@@ -179,7 +179,7 @@ def num_rows_columns(spec: FeatureSpec) -> int:
 def beside_rows(features: Ragged, spec: FeatureSpec, beside: str) -> Array | None:
     """Return what is read beside the rows of programs: float32 [N, columns], None for nothing."""
     if beside == "summary":
-        return summarize(features, spec)
+        return summarize_programs(features, spec)
     if beside == "constants" and num_constant_columns(spec):
         return constants(features, spec)
     return None

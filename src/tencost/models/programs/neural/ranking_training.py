@@ -18,7 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from tencost.features.rows.ragged import IntArray
-from tencost.models.neural.loop import Best, Optimizers, Plan, device_of, fit_network, seeded
+from tencost.models.neural.loop import (
+    Optimizers,
+    SelectionMetric,
+    TrainingPlan,
+    fit_network,
+    network_device,
+    seeded,
+)
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.ranker import LogMetric, Samples
@@ -33,7 +40,7 @@ Loss = Callable[[Tensor, IntArray], Tensor]
 Watch = Callable[[npt.NDArray[np.float32]], dict[str, float]]
 """Scores of the validation split [N] -> metrics."""
 
-BEST = Best("train/valid_choice", higher_is_better=True)
+BEST = SelectionMetric("train/valid_choice", higher_is_better=True)
 """The epoch whose weights a ranker has is chosen by RankingMetrics' `choice`."""
 
 
@@ -76,7 +83,7 @@ class RankingTraining:
 
     def _scores(self, inputs: tuple[Any, ...]) -> Tensor:
         """Return scores on the CPU, float32 [B]."""
-        device = device_of(self.network)
+        device = network_device(self.network)
         moved = (value.to(device) if isinstance(value, Tensor) else value for value in inputs)
         scores: Tensor = self.network(*moved).cpu()
         return scores
@@ -186,7 +193,7 @@ def fit_ranking_network(
             (valid_collate, len(valid)),
             RankingMetrics(valid.label, valid.group),
         )
-        plan = Plan(
+        plan = TrainingPlan(
             epochs=config.epochs,
             patience=config.patience,
             gradient_clip=config.gradient_clip,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.neural.layers import MASKED, POOL_SCALE
-from tencost.models.programs.neural.network_ranker import Inputs
+from tencost.models.programs.neural.network_ranker import NetworkInputs
 from tencost.models.programs.neural.ranking_training import Collate, fit_ranking_network
 from tencost.models.programs.ranker import LogMetric, Samples
 
@@ -84,8 +84,8 @@ def fit_tlp(
     max_steps: int,
     train: Samples,
     valid: Samples,
-    inputs: Inputs,
-    valid_inputs: Inputs,
+    inputs: NetworkInputs,
+    valid_inputs: NetworkInputs,
     *,
     seed: int,
     log: LogMetric,
@@ -108,7 +108,7 @@ def fit_tlp(
     )
 
 
-def _collate(inputs: Inputs) -> Collate:
+def _collate(inputs: NetworkInputs) -> Collate:
     def collate(programs: IntArray) -> tuple[Tensor, Tensor, Tensor | None]:
         chosen = inputs.rows.take(programs)
         lengths = chosen.lengths

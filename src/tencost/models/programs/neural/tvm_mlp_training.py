@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tencost.features.rows.ragged import IntArray, Ragged
-from tencost.models.neural.loop import Optimizers, Plan, fit_network, seeded
+from tencost.models.neural.loop import Optimizers, TrainingPlan, fit_network, seeded
 from tencost.models.neural.weights import Weights
 from tencost.models.programs.neural.ranking_training import (
     BEST,
@@ -81,7 +81,7 @@ def fit_tvm_mlp(
     def loss(scores: Tensor, programs: IntArray) -> Tensor:
         return lambda_rank_loss(scores, label[torch.from_numpy(programs)])
 
-    plan = Plan(
+    plan = TrainingPlan(
         epochs=config.epochs,
         gradient_clip=0.5,
         optimizers=lambda network, *_: _adam(network, config.epochs),
