@@ -85,7 +85,7 @@ def test_info_says_where_the_configuration_comes_from(capsys: pytest.CaptureFixt
         (["ui", "5000"], "expected no more words, found '5000'"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
         (["--nothing"], "found '--nothing'"),
-        (["trian"], "expected a command of init, measure, fetch"),
+        (["trian"], "expected a command of init, pipeline, params"),
     ],
 )
 def test_what_is_not_understood(
