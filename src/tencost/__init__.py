@@ -11,7 +11,12 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
     install(uri)           model, search and spaces in unchanged pipelines (MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
 
-For whole networks (needs `tencost[latency]`):
+For networks that run on this host (needs `tencost[tuner]`):
+
+    compile(path)          an ONNX or torch.export file, or an nn.Module, as a function of NumPy arrays or torch tensors
+    load(path)             the same of a library that `tencost compile` or `tencost tune --to` wrote
+
+For latencies of networks that are not compiled (needs `tencost[latency]`):
 
     load_graph_model(uri)  a registered model of a device: its predict_ms gives milliseconds
     graphs_of(path)        what it reads, of ONNX files
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from tencost.register.service.client import remote_cost_model
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
+    from tencost.tune.library import compile, load
     from tencost.tune.search import search
     from tencost.workers.runner import WarmBuilder, WarmRunner
 
@@ -39,8 +45,10 @@ __all__ = [
     "WarmBuilder",
     "WarmRunner",
     "__version__",
+    "compile",
     "graphs_of",
     "install",
+    "load",
     "load_cost_model",
     "load_graph_model",
     "remote_cost_model",
@@ -60,6 +68,8 @@ _LAZY = {
     "search_space": "tencost.programs.codegen.spaces",
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
+    "compile": "tencost.tune.library",
+    "load": "tencost.tune.library",
 }
 
 old_names.install_finder()

@@ -200,8 +200,8 @@ def _write(
         description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         with arrays.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
-        python.write_text(_python_runner(library.stem, hardware.cores), encoding="utf-8")
-        cpp.write_text(_cpp_runner(library.stem, inputs, hardware.cores), encoding="utf-8")
+        python.write_text(python_runner(library.stem, hardware.cores), encoding="utf-8")
+        cpp.write_text(cpp_runner(library.stem, inputs, hardware.cores), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
         built.export_library(str(whole), **linking(_cc(hardware)))
         whole.rename(partial)
@@ -215,13 +215,13 @@ def _signature(names: Sequence[str], arrays: Sequence[Array]) -> list[dict[str, 
     ]
 
 
-def _python_runner(name: str, cores: int) -> str:
+def python_runner(name: str, cores: int) -> str:
     """Return a program in Python that runs a library, without its suffix, on so many cores."""
     environment = ", ".join(map(str, threads.variables(cores).items()))
     return _PYTHON.replace("@name@", name).replace("@environment@", environment)
 
 
-def _cpp_runner(name: str, inputs: Sequence[Array], cores: int) -> str:
+def cpp_runner(name: str, inputs: Sequence[Array], cores: int) -> str:
     """Return a program in C++ that runs a library on files of raw values, one an input, and writes its outputs so.
 
     Args:

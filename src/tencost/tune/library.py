@@ -1,0 +1,339 @@
+"""Networks compiled to libraries, as Python objects: ``tencost.compile`` and ``tencost.load``.
+
+    fast = tencost.compile("model.onnx")    what `tencost compile network=onnx network.path=model.onnx` writes, cached
+    y = fast(x)                             NumPy arrays or PyTorch tensors, by position or by the inputs' names
+    fast.save("model.so")                   the library, its description, samples and runners
+    fast = tencost.load("model.so")
+
+A call returns PyTorch tensors where one of its arguments is one, else NumPy arrays: one, or a tuple where the network
+has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), outputs never are.
+Several threads may call one object: a Relax VM may not be shared, so each thread has its own over the same executable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tencost.errors import ConfigError, TuneError
+from tencost.tune.library_export import cpp_runner, python_runner
+from tencost.workers import threads
+from tencost.writing import whole_file
+
+_ALIGNMENT = 64
+"""Bytes. TVM's code loads vectors from addresses that it takes to be divisible by it."""
+_DESCRIBED = {"inputs", "outputs", "cores", "tvm"}
+_SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
+
+
+@dataclass(frozen=True)
+class TensorSignature:
+    """An input or output.
+
+    Attributes:
+        name: as the network's source calls it.
+        shape: sizes, all fixed.
+        dtype: NumPy's name of the type of its numbers.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {list(self.shape)}"
+
+
+class CompiledNetwork:
+    """A library of `tencost compile`, ready to be called; see the module's text.
+
+    Attributes:
+        path: the library.
+        inputs, outputs: in the order of arguments and results.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Load a library and its description.
+
+        Raises:
+            TuneError: one of them is missing or damaged, or the library is for another CPU or another TVM.
+        """
+        import tvm
+
+        self.path = path
+        description = _description(path)
+        self.inputs, self.outputs = (
+            tuple(
+                TensorSignature(tensor["name"], tuple(tensor["shape"]), tensor["dtype"])
+                for tensor in description[which]
+            )
+            for which in ("inputs", "outputs")
+        )
+        self._cores = int(description["cores"])
+        for variable, count in threads.variables(self._cores).items():
+            os.environ.setdefault(variable, str(count))
+        try:
+            self._executable = tvm.runtime.load_module(str(path))
+        except (OSError, RuntimeError, ValueError, AttributeError) as error:
+            raise TuneError(
+                f"{path}: expected a library that `tencost compile` wrote for TVM {description['tvm']}, found what TVM "
+                f"{tvm.__version__} cannot load ({str(error).partition(chr(10))[0]}). Compile it again"
+            ) from error
+        self._of_thread = threading.local()
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run the network once.
+
+        Args:
+            arrays: the first inputs, in their order.
+            named: the others, by name.
+
+        Raises:
+            TypeError: an input is missing, unknown or of another type of numbers.
+            ValueError: an input of another shape.
+        """
+        arguments = dict(zip((signature.name for signature in self.inputs), arrays, strict=False))
+        unknown = sorted(named.keys() - {signature.name for signature in self.inputs})
+        if len(arrays) > len(self.inputs) or unknown or arguments.keys() & named.keys():
+            expected = ", ".join(f"{signature.name}: {signature}" for signature in self.inputs)
+            raise TypeError(
+                f"{self.path.name}: expected the inputs {expected}, each once; found {len(arrays)} by position and "
+                f"{', '.join(named) or 'none'} by name"
+            )
+        arguments |= named
+        tensors = [self._tensor(signature, arguments) for signature in self.inputs]
+        results = self._machine()["main"](*tensors)
+        if any(
+            type(argument).__module__.partition(".")[0] == "torch"
+            for argument in arguments.values()
+        ):
+            from torch.utils.dlpack import from_dlpack
+
+            outputs: tuple[Any, ...] = tuple(from_dlpack(result) for result in results)
+        else:
+            outputs = tuple(np.from_dlpack(result) for result in results)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def save(self, to: str | Path) -> Path:
+        """Write the library, with its description, samples and runners beside it; return its absolute path.
+
+        Raises:
+            ConfigError: the name does not end in .so.
+            OSError: the files cannot be written.
+        """
+        library = Path(to).expanduser().resolve()
+        if library.suffix != ".so":
+            raise ConfigError(f"expected the name of a library, which ends in .so; found {to}")
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with np.load(self.path.with_suffix(".npz")) as samples:
+            inputs = [samples[f"input_{number}"] for number in range(len(self.inputs))]
+        runners = {
+            ".py": python_runner(library.stem, self._cores),
+            ".cc": cpp_runner(library.stem, inputs, self._cores),
+        }
+        for suffix, text in runners.items():
+            with whole_file(library.with_suffix(suffix)) as partial:
+                partial.write_text(text, encoding="utf-8")
+        for suffix in (
+            ".json",
+            ".npz",
+            ".so",
+        ):  # the library last: where it is, the others are of it
+            with whole_file(library.with_suffix(suffix)) as partial:
+                shutil.copyfile(self.path.with_suffix(suffix), partial)
+        return library
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{signature.name}: {signature}" for signature in self.inputs)
+        outputs = ", ".join(map(str, self.outputs))
+        return f"<CompiledNetwork {self.path.name} ({inputs}) -> {outputs}>"
+
+    def _machine(self) -> Any:
+        import tvm
+        from tvm import relax
+
+        if not hasattr(self._of_thread, "machine"):
+            self._of_thread.machine = relax.VirtualMachine(self._executable, tvm.cpu())
+        return self._of_thread.machine
+
+    def _tensor(self, signature: TensorSignature, arguments: dict[str, Any]) -> Any:
+        """Return an argument as TVM's tensor: the same memory where it is aligned and contiguous, else a copy."""
+        import tvm
+
+        if signature.name not in arguments:
+            raise TypeError(
+                f"{self.path.name}: expected the input {signature.name}, {signature}; found none"
+            )
+        argument = arguments[signature.name]
+        is_torch = type(argument).__module__.partition(".")[0] == "torch"
+        array = argument.detach().cpu().numpy() if is_torch else np.asarray(argument)
+        if array.dtype != np.dtype(signature.dtype):
+            raise TypeError(
+                f"{self.path.name}, input {signature.name}: expected numbers of {signature.dtype}, found {array.dtype}"
+            )
+        if array.shape != signature.shape:
+            raise ValueError(
+                f"{self.path.name}, input {signature.name}: expected the shape {list(signature.shape)}, found "
+                f"{list(array.shape)}"
+            )
+        is_shared = array.flags.c_contiguous and array.flags.writeable
+        if is_shared and array.ctypes.data % _ALIGNMENT == 0:
+            return tvm.runtime.from_dlpack(array)
+        return tvm.runtime.tensor(np.ascontiguousarray(array))
+
+
+def load(path: str | Path) -> CompiledNetwork:
+    """Return a library that `tencost compile`, `tencost tune --to` or :meth:`CompiledNetwork.save` wrote.
+
+    Raises:
+        TuneError: see :class:`CompiledNetwork`.
+    """
+    return CompiledNetwork(Path(path).expanduser().resolve())
+
+
+def compile(
+    network: Any,
+    inputs: Sequence[Any] = (),
+    *,
+    overrides: Sequence[str] = (),
+    trusted: bool = False,
+) -> CompiledNetwork:
+    """Compile a network for this host, as `tencost compile` does by default, and return it ready to be called.
+
+    A file that was compiled before, with the same overrides, programs and versions, comes from the user's cache.
+
+    Args:
+        network: path of an ONNX file, of a file of torch.export.save or of `tencost save`; or an nn.Module.
+        inputs: example inputs of an nn.Module, which is exported with torch.export in evaluation mode.
+        overrides: settings of `tencost compile`, as ``network.batch=8`` or ``hardware.cores=2``.
+        trusted: opening a file of torch.export can run code: whether you know who made it.
+
+    Raises:
+        TencostError: what `tencost compile` refuses.
+    """
+    if not isinstance(network, str | Path):
+        with tempfile.TemporaryDirectory(prefix="tencost-compile-") as scratch:
+            path = _exported(network, inputs, Path(scratch))
+            return compile(path, overrides=overrides, trusted=True)
+    path = Path(network).expanduser().resolve()
+    source = _SUFFIXES.get(path.suffix)
+    if source is None:
+        raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
+    words = [f"network={source}", f"network.path={json.dumps(str(path))}", "hardware=local"]
+    if source == "torch_export":
+        words.append(f"network.trusted={str(trusted).lower()}")
+    return CompiledNetwork(_compiled([*words, *overrides], path))
+
+
+def _compiled(words: list[str], path: Path) -> Path:
+    """Return the library of a network, from the cache where it is there."""
+    from platformdirs import user_cache_path
+    from rich.console import Console
+
+    from tencost.config.composition import compose
+    from tencost.tune import compiled
+    from tencost.tune.reporting import say
+
+    cfg, root = compose(words)
+    key = _key(words, path, root / cfg.tuner.workdir)
+    library = user_cache_path("tencost") / "compiled" / key / f"{cfg.network.name}.so"
+    if library.is_file():
+        say(Console(stderr=True), f"{library}: compiled before")
+        return library
+    library.parent.mkdir(parents=True, exist_ok=True)
+    return compiled.run(cfg, root, to=library).library
+
+
+def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
+    """Return the name of a cached library: a digest of the network's files, settings, host, versions and programs."""
+    import tvm
+
+    from tencost import __version__
+    from tencost.workers.hardware import cpu_product_name, detect_host
+
+    digest = hashlib.sha256()
+    host = detect_host()
+    facts = [*words, __version__, tvm.__version__, cpu_product_name(), host.target]
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    for file in _files(path):
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    for database in sorted(workdir.glob("*/database_tuning_record.json")):
+        stat = database.stat()
+        digest.update(f"{database} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a network: an ONNX model may have its weights beside it."""
+    if path.suffix != ".onnx" or not path.is_file():
+        return [path] if path.is_file() else []
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # noqa: BLE001 - protobuf's own; the compiler says what is wrong with the file
+        return [path]
+    names = {
+        item.value
+        for tensor in model.graph.initializer
+        for item in tensor.external_data
+        if item.key == "location"
+    }
+    beside = (path.parent / name for name in sorted(names))
+    return [path, *(file for file in beside if file.is_file())]
+
+
+def _exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:
+    """Export an nn.Module with torch.export into a folder; return the file."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(
+            f"expected the path of a network's file or an nn.Module, found {type(module).__name__}"
+        )
+    if not inputs:
+        raise ConfigError(
+            f"expected example inputs to export {type(module).__name__} with, found none: compile(module, (x,))"
+        )
+    was_training = module.training
+    try:
+        program = torch.export.export(module.eval(), tuple(inputs))
+    finally:
+        module.train(was_training)
+    path = folder / f"{type(module).__name__}.pt2"
+    torch.export.save(program, path)
+    return path
+
+
+def _description(path: Path) -> dict[str, Any]:
+    """Return what a library's .json says.
+
+    Raises:
+        TuneError: there is no library, or no such file beside it.
+    """
+    if not path.is_file():
+        raise TuneError(f"expected a library that `tencost compile` wrote at {path}, found none")
+    reason = ""
+    description: Any = {}
+    try:
+        description = json.loads(path.with_suffix(".json").read_bytes())
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    if not isinstance(description, dict) or not description.keys() >= _DESCRIBED:
+        raise TuneError(
+            f"{path.with_suffix('.json')}: expected the description that `tencost compile` wrote beside the library, "
+            f"found {reason or 'something else'}. Copy it with the library, or compile again"
+        )
+    return description

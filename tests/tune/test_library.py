@@ -1,0 +1,212 @@
+"""`tencost.compile` and `tencost.load`: networks as Python objects, with a real compiler and ONNX Runtime beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+import tencost
+from tencost.errors import ConfigError, TuneError
+from tencost.tune.library import CompiledNetwork
+
+pytestmark = pytest.mark.tvm
+
+
+def write_network(path: Path, seed: int = 0) -> Path:
+    """Write y = relu(conv(x) + other), z = sum of y, as an ONNX file."""
+    weights = np.random.default_rng(seed).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    tensor = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c", "other"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["z"], keepdims=0),
+    ]
+    inputs = [
+        tensor("x", TensorProto.FLOAT, (1, 3, 16, 16)),
+        tensor("other", TensorProto.FLOAT, (1, 8, 1, 1)),
+    ]
+    outputs = [tensor("y", TensorProto.FLOAT, (1, 8, 16, 16)), tensor("z", TensorProto.FLOAT, ())]
+    graph = helper.make_graph(
+        nodes, "net", inputs, outputs, [numpy_helper.from_array(weights, "w")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def arguments(seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.normal(size=(1, 3, 16, 16)).astype(np.float32),
+        "other": rng.normal(size=(1, 8, 1, 1)).astype(np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("library")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def fast(folder: Path) -> CompiledNetwork:
+    return tencost.compile(write_network(folder / "net.onnx"))
+
+
+def reference(path: Path, values: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return list(session.run(None, values))
+
+
+def test_a_file_is_a_function(fast: CompiledNetwork, folder: Path) -> None:
+    values = arguments()
+    expected = reference(folder / "net.onnx", values)
+    for outputs in (
+        fast(values["x"], values["other"]),
+        fast(values["x"], other=values["other"]),
+        fast(**values),
+    ):
+        assert [type(output) for output in outputs] == [np.ndarray, np.ndarray]
+        for output, wanted in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(output, wanted, rtol=1e-5, atol=1e-5)
+    assert repr(fast) == (
+        "<CompiledNetwork net.so (x: float32 [1, 3, 16, 16], other: float32 [1, 8, 1, 1]) -> "
+        "float32 [1, 8, 16, 16], float32 []>"
+    )
+
+
+def test_tensors_of_torch_come_back_as_such(fast: CompiledNetwork, folder: Path) -> None:
+    values = arguments(1)
+    outputs = fast(torch.from_numpy(values["x"]), values["other"])
+    assert all(isinstance(output, torch.Tensor) for output in outputs)
+    torch.testing.assert_close(outputs[0].numpy(), reference(folder / "net.onnx", values)[0])
+
+
+@pytest.mark.parametrize("kind", ["aligned", "unaligned", "strided", "read-only"])
+def test_memory_of_any_kind(kind: str, fast: CompiledNetwork, folder: Path) -> None:
+    values = arguments(2)
+    expected = reference(folder / "net.onnx", values)
+    size = values["x"].size
+    memory = np.zeros(2 * size + 32, np.float32)
+    begin = -(memory.ctypes.data // 4) % 16 + (1 if kind == "unaligned" else 0)
+    x = memory[begin : begin + size].reshape(values["x"].shape)
+    if kind == "strided":
+        x = memory[begin : begin + 2 * size : 2].reshape(values["x"].shape)
+    x[...] = values["x"]
+    assert (x.ctypes.data % 64 == 0) == (kind != "unaligned")
+    x.flags.writeable = kind != "read-only"
+    np.testing.assert_allclose(fast(x, values["other"])[0], expected[0], rtol=1e-5, atol=1e-5)
+    read = np.from_dlpack(fast._tensor(fast.inputs[0], {"x": x}))
+    assert (read.ctypes.data == x.ctypes.data) == (kind == "aligned"), "the same memory, or a copy"
+
+
+def test_outputs_of_a_call_outlive_the_next(fast: CompiledNetwork, folder: Path) -> None:
+    first = fast(**arguments(3))[0]
+    copy = first.copy()
+    fast(**arguments(4))
+    np.testing.assert_array_equal(first, copy)
+
+
+def test_several_threads_call_it(fast: CompiledNetwork, folder: Path) -> None:
+    expected = {seed: reference(folder / "net.onnx", arguments(seed))[0] for seed in range(8)}
+    with ThreadPoolExecutor(4) as threads:
+        for seed, output in zip(
+            [*range(8)] * 20,
+            threads.map(lambda seed: fast(**arguments(seed))[0], [*range(8)] * 20),
+            strict=True,
+        ):
+            np.testing.assert_allclose(output, expected[seed], rtol=1e-5, atol=1e-5)
+
+
+def test_a_second_compile_comes_from_the_cache(
+    fast: CompiledNetwork, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = fast.path.stat().st_mtime_ns
+    again = tencost.compile(str(folder / "net.onnx"))
+    assert (again.path, again.path.stat().st_mtime_ns) == (fast.path, written)
+    assert "compiled before" in capsys.readouterr().err
+    (folder / "other").mkdir()
+    other = tencost.compile(write_network(folder / "other" / "net.onnx", seed=1))
+    assert other.path != fast.path, "another content is another library"
+
+
+def test_it_is_saved_and_loaded_elsewhere(fast: CompiledNetwork, tmp_path: Path) -> None:
+    library = fast.save(tmp_path / "new" / "mine.so")
+    values = arguments(5)
+    np.testing.assert_array_equal(tencost.load(library)(**values)[0], fast(**values)[0])
+    done = subprocess.run(
+        [sys.executable, str(library.with_suffix(".py"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "output 0: float32 (1, 8, 16, 16)" in done.stdout, done.stderr
+    with pytest.raises(ConfigError, match=r"ends in \.so; found .*mine\.dll"):
+        fast.save(tmp_path / "mine.dll")
+
+
+def test_a_module_with_example_inputs(folder: Path) -> None:
+    module = nn.Sequential(nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 3))
+    x = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
+    fast = tencost.compile(module, (x,))
+    assert module.training
+    torch.testing.assert_close(fast(x), module.eval()(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": None}, TypeError, "expected the input x, float32 .* found none"),
+        ({"mask": np.zeros(1)}, TypeError, "found 0 by position and x, other, mask by name"),
+        (
+            {"x": np.zeros((1, 3, 16, 16))},
+            TypeError,
+            "input x: expected numbers of float32, found float64",
+        ),
+        (
+            {"x": np.zeros((2, 3, 16, 16), np.float32)},
+            ValueError,
+            r"shape \[1, 3, 16, 16\], found \[2, 3, 16, 16\]",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(
+    change: dict[str, Any], error: type[Exception], message: str, fast: CompiledNetwork
+) -> None:
+    values = {name: value for name, value in (arguments() | change).items() if value is not None}
+    with pytest.raises(error, match=message):
+        fast(**values)
+
+
+def test_what_is_no_library_or_network(fast: CompiledNetwork, tmp_path: Path) -> None:
+    with pytest.raises(TuneError, match=r"expected a library .* found none"):
+        tencost.load(tmp_path / "none.so")
+    lonely = tmp_path / "lonely.so"
+    lonely.write_bytes(b"no library")
+    with pytest.raises(TuneError, match="Copy it with the library"):
+        tencost.load(lonely)
+    lonely.with_suffix(".json").write_bytes(fast.path.with_suffix(".json").read_bytes())
+    with pytest.raises(TuneError, match=r"cannot load .* Compile it again"):
+        tencost.load(lonely)
+    with pytest.raises(ConfigError, match=r"expected a file that ends in \.onnx, \.pt2, \.npz"):
+        tencost.compile(tmp_path / "model.txt")
+    with pytest.raises(ConfigError, match=r"expected example inputs to export Linear with"):
+        tencost.compile(nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match=r"or an nn\.Module, found int"):
+        tencost.compile(3)
