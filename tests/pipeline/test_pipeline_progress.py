@@ -197,18 +197,20 @@ def test_sigterm_ends_the_stages_of_every_branch(project: Path) -> None:
     """As `docker stop`: no stage goes on behind the command's back, and DVC's paths are free again."""
     (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data", "&& sleep 300 && cat data"))
     script = (
-        "from pathlib import Path; from tencost import signals; from tencost.cli.pipeline import *\n"
-        "from tencost.cli.pipeline import _repro_plan\n"
+        "from pathlib import Path; from tencost import signals\n"
+        "from tencost.cli.pipeline import Branch, PipelinePlan, PipelineProgress, _repro_plan\n"
         "branches = tuple(Branch(name, (name,)) for name in ('left', 'right'))\n"
-        "planned = Plan({'data': 1, 'left': 1, 'right': 1}, 3, ('data',), branches)\n"
-        "with signals.listening(), Progress(Path(), planned) as progress: _repro_plan(planned, progress)\n"
+        "planned = PipelinePlan({'data': 1, 'left': 1, 'right': 1}, 3, ('data',), branches)\n"
+        "with signals.listening(), PipelineProgress(Path(), planned) as progress: _repro_plan(planned, progress)\n"
     )
     running = subprocess.Popen(
         [sys.executable, "-c", script], cwd=project, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 120
     while not all((project / f"{name}.began").exists() for name in ("left", "right")):
-        assert time.monotonic() < deadline
+        if time.monotonic() > deadline or running.poll() is not None:
+            running.kill()
+            pytest.fail(running.communicate()[1])
         time.sleep(0.1)
     descendants = psutil.Process(running.pid).children(recursive=True)
     running.send_signal(signal.SIGTERM)
