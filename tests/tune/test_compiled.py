@@ -227,8 +227,8 @@ def test_a_library_that_computes_something_else_is_not_written(
     from tencost.networks.network import load_network
     from tencost.tune.compiled import run as compile_it
 
-    def other(*arguments: Any) -> Network:
-        network = load_network(*arguments)
+    def other(*arguments: Any, **named: Any) -> Network:
+        network = load_network(*arguments, **named)
         network.expected[1][:] += 1
         return network
 

@@ -224,8 +224,12 @@ def test_a_folder_from_before_weights_were_packed_goes_on(
 
 
 def test_without_a_champion_it_learns_from_scratch(
-    root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+    root: Path,
+    config: Callable[..., Config],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TENCOST_ALIAS", "staging")  # a packaged champion stands for no other alias
     folder = run(config(**{"tuner.trials": 8}), root)
     assert json.loads((folder / "report.json").read_text())["model"] == "scratch"
     told = " ".join(capsys.readouterr().err.split())
