@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,9 +142,28 @@ def test_a_second_compile_comes_from_the_cache(
     again = tencost.compile(str(folder / "net.onnx"))
     assert (again.path, again.path.stat().st_mtime_ns) == (fast.path, written)
     assert "compiled before" in capsys.readouterr().err
+    (folder / "copy").mkdir()
+    copy = shutil.copy(folder / "net.onnx", folder / "copy")
+    assert tencost.compile(copy).path == fast.path, "the content counts, not the place"
     (folder / "other").mkdir()
     other = tencost.compile(write_network(folder / "other" / "net.onnx", seed=1))
     assert other.path != fast.path, "another content is another library"
+
+
+@pytest.mark.parametrize("damage", [".so", ".json"])
+def test_a_damaged_library_of_the_cache_is_compiled_again(
+    damage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / f"damaged{damage}"))
+    path = tencost.compile(folder / "net.onnx").path
+    # Another file in its place, as after a copy that was cut off: the library itself is in use.
+    path.with_suffix(damage).unlink()
+    path.with_suffix(damage).write_bytes(b"cut off")
+    again = tencost.compile(folder / "net.onnx")
+    assert "compiling it again" in capsys.readouterr().err
+    values = arguments(6)
+    expected = reference(folder / "net.onnx", values)[0]
+    np.testing.assert_allclose(again(**values)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_it_is_saved_and_loaded_elsewhere(fast: CompiledNetwork, tmp_path: Path) -> None:
@@ -161,11 +181,26 @@ def test_it_is_saved_and_loaded_elsewhere(fast: CompiledNetwork, tmp_path: Path)
         fast.save(tmp_path / "mine.dll")
 
 
+def test_what_took_a_librarys_place_is_loaded(
+    fast: CompiledNetwork, folder: Path, tmp_path: Path
+) -> None:
+    """The dynamic linker gives the first library of a name again, whatever lies there now."""
+    place = tmp_path / "model.so"
+    first = tencost.load(fast.save(place))
+    write_network(tmp_path / "net.onnx", seed=2)
+    second = tencost.load(tencost.compile(tmp_path / "net.onnx").save(place))
+    values = arguments(7)
+    for network, file in ((first, folder / "net.onnx"), (second, tmp_path / "net.onnx")):
+        expected = reference(file, values)[0]
+        np.testing.assert_allclose(network(**values)[0], expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_module_with_example_inputs(folder: Path) -> None:
     module = nn.Sequential(nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 3))
     x = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
     fast = tencost.compile(module, (x,))
     assert module.training
+    assert tencost.compile(module, (x,)).path == fast.path, "from the cache"
     torch.testing.assert_close(fast(x), module.eval()(x).detach(), rtol=1e-4, atol=1e-5)
 
 

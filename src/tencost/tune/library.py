@@ -83,7 +83,7 @@ class CompiledNetwork:
         for variable, count in threads.variables(self._cores).items():
             os.environ.setdefault(variable, str(count))
         try:
-            self._executable = tvm.runtime.load_module(str(path))
+            self._executable = _executable(path)
         except (OSError, RuntimeError, ValueError, AttributeError) as error:
             raise TuneError(
                 f"{path}: expected a library that `tencost compile` wrote for TVM {description['tvm']}, found what TVM "
@@ -210,7 +210,8 @@ def compile(
 ) -> CompiledNetwork:
     """Compile a network for this host, as `tencost compile` does by default, and return it ready to be called.
 
-    A file that was compiled before, with the same overrides, programs and versions, comes from the user's cache.
+    What was compiled before, with the same overrides, programs and versions, comes from the user's cache: a file by its
+    name and content, wherever it lies, a module by what torch.export makes of it.
 
     Args:
         network: path of an ONNX file, of a file of torch.export.save or of `tencost save`; or an nn.Module.
@@ -229,14 +230,14 @@ def compile(
     source = _SUFFIXES.get(path.suffix)
     if source is None:
         raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
-    words = [f"network={source}", f"network.path={json.dumps(str(path))}", "hardware=local"]
+    words = [f"network={source}", "hardware=local", *overrides]
     if source == "torch_export":
         words.append(f"network.trusted={str(trusted).lower()}")
-    return CompiledNetwork(_compiled([*words, *overrides], path))
+    return _compiled(words, path)
 
 
-def _compiled(words: list[str], path: Path) -> Path:
-    """Return the library of a network, from the cache where it is there."""
+def _compiled(words: list[str], path: Path) -> CompiledNetwork:
+    """Return a compiled network, from the cache where it is there and can be loaded."""
     from platformdirs import user_cache_path
     from rich.console import Console
 
@@ -244,14 +245,37 @@ def _compiled(words: list[str], path: Path) -> Path:
     from tencost.tune import compiled
     from tencost.tune.reporting import say
 
-    cfg, root = compose(words)
+    cfg, root = compose([*words, f"network.path={json.dumps(str(path))}"])
     key = _key(words, path, root / cfg.tuner.workdir)
     library = user_cache_path("tencost") / "compiled" / key / f"{cfg.network.name}.so"
+    console = Console(stderr=True)
     if library.is_file():
-        say(Console(stderr=True), f"{library}: compiled before")
-        return library
+        try:
+            network = CompiledNetwork(library)
+        except TuneError as error:
+            say(console, f"{error}: compiling it again")
+            library.unlink()
+        else:
+            say(console, f"{library}: compiled before")
+            return network
     library.parent.mkdir(parents=True, exist_ok=True)
-    return compiled.run(cfg, root, to=library).library
+    return CompiledNetwork(compiled.run(cfg, root, to=library).library)
+
+
+_loaded: dict[Path, tuple[int, int]] = {}
+"""Library that this process has loaded -> device and inode of the file that it was then."""
+
+
+def _executable(path: Path) -> Any:
+    """Load a library, a copy of it where another file was loaded by its name: dlopen would give that one again."""
+    import tvm
+
+    stat = path.stat()
+    identity = stat.st_dev, stat.st_ino
+    if _loaded.setdefault(path, identity) == identity:
+        return tvm.runtime.load_module(str(path))
+    with tempfile.TemporaryDirectory(prefix="tencost-load-") as scratch:
+        return tvm.runtime.load_module(shutil.copy(path, scratch))
 
 
 def _key(words: Sequence[str], path: Path, workdir: Path) -> str:

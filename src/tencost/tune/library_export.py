@@ -271,8 +271,8 @@ outputs = [output.numpy() for output in machine["main"](*inputs)]
 if sys.argv[2:]: numpy.savez(sys.argv[2], **{f"output_{number}": output for number, output in enumerate(outputs)})
 for number, output in enumerate(outputs):
     expected = arrays[f"expected_{number}"] if f"expected_{number}" in arrays else None
-    told = "" if expected is None else f", {abs(output.astype(float) - expected).max():.2g} from what is expected"
-    print(f"output {number}: {output.dtype} {output.shape}{told}")
+    difference = "" if expected is None else f", {abs(output.astype(float) - expected).max():.2g} from what is expected"
+    print(f"output {number}: {output.dtype} {output.shape}{difference}")
 '''
 
 _CPP = """\
