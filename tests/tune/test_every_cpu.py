@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import warnings
@@ -13,18 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
+from model_choice import chosen
 
 import tencost
 from tencost.config import HardwareConfig
-from tencost.config.composition import compose
 from tencost.errors import RegistryError
 from tencost.features.device import attributes
 from tencost.register import registry
 from tencost.tracking import runs as tracking
 from tencost.tune.batches import SCRATCH
 from tencost.tune.cost_model import load_cost_model
-from tencost.tune.inputs import choose_model
 from tencost.workers.hardware import detect_host
 
 pytestmark = pytest.mark.tvm
@@ -65,13 +62,6 @@ def registered(
         client.set_registered_model_alias(f"tencost-{hardware}", registry.CHAMPION, "1")
 
     return register
-
-
-def chosen(root: Path, hardware: HardwareConfig) -> tuple[Any, str]:
-    out = io.StringIO()
-    cfg = replace(compose([])[0], model_uri=None, hardware=hardware)
-    found = choose_model(cfg, root, Console(file=out, width=1000))
-    return found, out.getvalue()
 
 
 def test_tuning_takes_it_where_a_cpu_has_none(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
+from model_choice import chosen
 
 import tencost
 from tencost.config import HardwareConfig, RunnerKind
@@ -22,7 +21,6 @@ from tencost.register import champions, registry
 from tencost.register.pull import PackagedChampionWarning
 from tencost.tracking import runs as tracking
 from tencost.tune.batches import SCRATCH
-from tencost.tune.inputs import choose_model
 from tencost.workers import hardware as hardware_module
 from tencost.workers.hardware import host_flags
 
@@ -52,13 +50,6 @@ def cpu_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[
         monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
     return report
-
-
-def chosen(root: Path, hardware: HardwareConfig) -> tuple[Any, str]:
-    out = io.StringIO()
-    cfg = replace(compose([])[0], model_uri=None, hardware=hardware)
-    choice = choose_model(cfg, root, Console(file=out, width=1000))
-    return choice, out.getvalue()
 
 
 def test_a_script_needs_no_registry(
