@@ -20,7 +20,7 @@ from tencost import cli
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import TencostError
 from torture.forked import CANARY, run
-from torture.mutations import PIECES, mutated_bytes, mutated_file, mutated_json_text
+from torture.mutations import PIECES, is_json, mutated_bytes, mutated_file, mutated_json_text
 from torture.verdict import Case
 
 GOLDEN = Path(__file__).resolve().parents[1] / "records" / "golden"
@@ -204,8 +204,7 @@ class Logs:
         damaged = set(rng.sample(sorted(log.ids), rng.randint(1, max(1, len(log.ids) - 1))))
         for number in damaged:
             line = lines[number - 1].rstrip(b"\n")
-            json_line = log.name == "golden" or line.startswith((b"{", b"["))
-            if json_line and rng.randrange(2):
+            if is_json(line) and rng.randrange(2):
                 line = mutated_json_text(rng, line.decode()).encode("utf-8", "replace")
             else:
                 line = mutated_bytes(

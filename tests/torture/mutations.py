@@ -151,6 +151,15 @@ def json_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def is_json(data: bytes) -> bool:
+    """Whether the whole of `data` is one JSON value: a line of T4's text is not, though it may begin like one."""
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
+
+
 def mutated_json_text(
     rng: Random, text: str, wrap: Callable[[Any], Any] = lambda value: value
 ) -> str:
