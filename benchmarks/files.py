@@ -1,16 +1,21 @@
-"""ONNX files of networks that conf/network does not hold: `tencost compile` by default against ONNX Runtime, one core.
+"""Files of networks that conf/network does not hold: `tencost compile` by default against ONNX Runtime and OpenVINO.
 
-    python benchmarks/files.py [--files levit dinov2 ...] [--work FOLDER] [--report]
+    python benchmarks/files.py [--files levit ...] [--batches 1 8] [--cores 1 2] [--again] [--work FOLDER] [--report]
 
-Each file is exported from a network definition of transformers with weights drawn at random (seed 0), as a user's file
-would come, and compiled with the one command that a user types, without a setting:
+The files are those of file_networks.py, exported to ONNX as a user's file would come, and compiled with the one command
+that a user types, without a setting (`hardware.cores=N` for more cores than one):
 
     tencost compile network=onnx network.path=FILE --to LIBRARY
 
-Library and ONNX Runtime (CPU provider, default graph optimizations, one thread) are then timed in turn, each in a
-process of its own on the same CPU; outputs are compared with PyTorch's. Results: one file a network in
-benchmarks/results/files, with the CPU, the versions and the load of the host; --report prints them and times nothing.
-A file that cannot be compiled stays in the table with its reason.
+Library, ONNX Runtime (CPU provider, default graph optimizations) and OpenVINO (latency hint, one stream, float32; where
+`pip install openvino` was done; Intel does not officially support other makers' CPUs) are then timed in turn, each in a
+process of its own on the same CPUs, the last of those that this process may use; outputs are compared with PyTorch's.
+A call takes the network's inputs from memory and waits for its outputs.
+
+Results: one file a network, batch and number of cores in benchmarks/results/files, with the CPU, the versions and the
+load of the host; what has a result is not timed again, unless --again; --report prints them and times nothing. A file
+that cannot be compiled stays in the table with its reason and counts as a miss; one that a peer cannot run is compared
+with the other.
 """
 
 from __future__ import annotations
@@ -21,7 +26,10 @@ import os
 import statistics
 import sys
 import time
-from importlib.metadata import version
+from collections import defaultdict
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,158 +38,174 @@ from network_arms import Case
 from network_processes import ROOT, Clock, Failed, command, time_arms, write
 
 from tencost.measure.host_state import host_facts
+from tencost.networks.torch_modules import module_to_onnx
 from tencost.workers.noise import is_busy
 
 RESULTS = ROOT / "benchmarks" / "results" / "files"
-Shapes = dict[str, tuple[int, ...]]
-IMAGE: Shapes = {"pixel_values": (1, 3, 224, 224)}
-TOKENS: Shapes = {"input_ids": (1, 128)}
-FILES: dict[str, tuple[str, dict[str, Any], Shapes]] = {
-    "mobilevit": ("MobileViT", {"image_size": 256}, {"pixel_values": (1, 3, 256, 256)}),
-    "levit": ("Levit", {}, IMAGE),
-    "dinov2": (
-        "Dinov2",
-        {"hidden_size": 384, "num_attention_heads": 6, "num_hidden_layers": 4, "image_size": 224},
-        IMAGE,
-    ),
-    "resnet_odd": (
-        "ResNet",
-        {
-            "embedding_size": 40,
-            "hidden_sizes": [104, 216, 440, 872],
-            "depths": [1, 1, 1, 1],
-            "layer_type": "basic",
-        },
-        IMAGE,
-    ),
-    "roberta": (
-        "Roberta",
-        {"num_hidden_layers": 4, "hidden_size": 384, "intermediate_size": 1536},
-        TOKENS,
-    ),
-    "t5_encoder": ("T5", {"num_layers": 4, "d_model": 384, "d_ff": 1024, "num_heads": 6}, TOKENS),
-}
-"""Name of a file -> (architecture of transformers, its settings, shapes of its inputs)."""
-TURN_S = 8.0
+PEERS = ("onnxruntime", "openvino")
+OURS = "rules"
+PACKAGES = ("tencost", "apache-tvm", "onnxruntime", "openvino", "torch", "transformers")
+TURN_S = 6.0
 """Seconds that an arm is timed for, about."""
+WRONG = 1e-2
+"""Largest difference from PyTorch's outputs, relative to their largest value, that an arm may have and count."""
+Result = dict[str, Any]
 
 
 def main() -> int:
+    from file_networks import FILES
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--files", nargs="+", choices=list(FILES), default=list(FILES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1])
+    parser.add_argument("--cores", nargs="+", type=int, default=[1])
     parser.add_argument("--work", type=Path, default=ROOT / "tuned" / "files-benchmark")
+    parser.add_argument("--again", action="store_true", help="time what has a result, too")
     parser.add_argument("--report", action="store_true", help="print results, time nothing")
     options = parser.parse_args()
-    if not options.report:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        for name in options.files:
-            write(RESULTS / f"{name}.json", benchmark(name, options.work.resolve() / name))
-    print(report())
+    cells = [(c, b, f) for c in options.cores for b in options.batches for f in options.files]
+    for cores, batch, name in [] if options.report else cells:
+        result = RESULTS / f"{name}-b{batch}-{cores}c.json"
+        if options.again or not result.exists():
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            folder = options.work.resolve() / f"{name}-b{batch}"
+            write(result, benchmark(name, batch, cores, folder))
+    print(report([json.loads(path.read_bytes()) for path in sorted(RESULTS.glob("*.json"))]))
     return 0
 
 
-def benchmark(name: str, folder: Path) -> dict[str, Any]:
-    """Export a file, compile it as a user does, and time the library beside ONNX Runtime on the last CPU."""
-    case = Case(network=name, via="", cores=1, hardware="local", settings=(), folder=str(folder))
-    (folder / "rules").mkdir(parents=True, exist_ok=True)
-    cpus = sorted(os.sched_getaffinity(0))[-1:]
-    export(name, folder)
-    rows: dict[str, dict[str, Any]] = {"onnxruntime": {}, "rules": {}}
+def benchmark(name: str, batch: int, cores: int, folder: Path) -> Result:
+    """Export a file, compile it as a user does, and time the library beside its peers."""
+    arm_folder = folder / OURS
+    arm_folder.mkdir(parents=True, exist_ok=True)
+    case = Case(
+        network=name, via="", cores=cores, hardware="local", settings=(), folder=str(folder)
+    )
+    cpus = sorted(os.sched_getaffinity(0))[-cores:]
+    export(name, batch, folder)
+    rows: dict[str, dict[str, Any]] = {peer: {} for peer in PEERS if find_spec(peer)} | {OURS: {}}
     words = ["compile", "network=onnx", f"network.path={folder / 'model.onnx'}"]
-    clock = Clock(folder / "rules" / "spent.json")
-    print(f"{name}: tencost {' '.join(words[:2])} ...", flush=True)
+    words += [f"hardware.cores={cores}"] if cores > 1 else []
+    (arm_folder / "spent.json").unlink(missing_ok=True)
+    clock = Clock(arm_folder / "spent.json")
+    print(f"{name}, batch {batch}, {cores} cores: tencost {' '.join(words[:2])} ...", flush=True)
     try:
-        command(
-            [*words, "--to", str(folder / "rules" / "library.so")],
-            folder / "rules" / "log.txt",
-            clock,
-        )
-        rows["rules"]["seconds"] = clock.spent
+        library = ["--to", str(arm_folder / "library.so")]
+        command([*words, *library], arm_folder / "log.txt", clock)
+        rows[OURS]["seconds"] = clock.spent
     except Failed as failed:
-        rows["rules"]["error"] = str(failed)
+        rows[OURS]["error"] = str(failed)
     before, after = time_arms(case, rows, cpus, TURN_S)
     return {
         "file": name,
+        "batch": batch,
+        "cores": cores,
         "timestamp": round(time.time()),
         "host": host_facts(cpus),
-        "versions": {
-            part: version(part) for part in ("tencost", "apache-tvm", "onnxruntime", "torch")
-        },
+        "versions": versions(),
         "busy": is_busy(before) or is_busy(after) or "",
         "arms": rows,
     }
 
 
-def export(name: str, folder: Path) -> None:
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that are there."""
+    installed = {}
+    for package in PACKAGES:
+        try:
+            installed[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return installed
+
+
+def export(name: str, batch: int, folder: Path) -> None:
     """Write model.onnx, inputs.npz and expected.npz, what PyTorch computes for these inputs."""
     import onnx
     import torch
-    import transformers
+    from file_networks import FILES
 
-    from tencost.networks.torch_modules import module_to_onnx
-
-    architecture, settings, shapes = FILES[name]
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{architecture}Config")(**settings, attn_implementation="eager")
-    class_name = "T5EncoderModel" if architecture == "T5" else f"{architecture}Model"
-    network = getattr(transformers, class_name)(config).eval()
-    output = "last_hidden_state"
-
-    class Positional(torch.nn.Module):
-        """The network with its inputs by position and one output."""
-
-        def forward(self, *tensors: Any) -> Any:
-            return network(**dict(zip(shapes, tensors, strict=True)), return_dict=True)[output]
-
-    generator = torch.Generator().manual_seed(0)
-    tensors = tuple(
-        torch.randint(5, 1000, shape, generator=generator)
-        if input_name == "input_ids"
-        else torch.randn(shape, generator=generator)
-        for input_name, shape in shapes.items()
-    )
-    module = Positional()
-    module.network = network
+    network = FILES[name]
+    tensors, module = network.tensors(batch, seed=0), network.module()
     with torch.inference_mode():
-        expected = module(*tensors)
+        outputs = module(*tensors)
+    expected = outputs if isinstance(outputs, tuple) else (outputs,)
     onnx.save(module_to_onnx(name, module, tensors), folder / "model.onnx")
-    np.savez(
-        folder / "inputs.npz",
-        **{key: value.numpy() for key, value in zip(shapes, tensors, strict=True)},
-    )
-    np.savez(folder / "expected.npz", **{"0": expected.numpy()})
+    named = zip(network.inputs, tensors, strict=True)
+    np.savez(folder / "inputs.npz", **{key: value.numpy() for key, value in named})
+    np.savez(folder / "expected.npz", **{str(n): value.numpy() for n, value in enumerate(expected)})
 
 
-def report() -> str:
-    """Return the table of all results: milliseconds (median, quartiles), their ratio, and its geometric mean."""
-    results = [
-        json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))
-    ]
+def report(results: Sequence[Result]) -> str:
+    """Return a table for each number of cores and batch: milliseconds, and ours over the better peer's."""
+    cells: dict[tuple[int, int, str], list[Result]] = defaultdict(list)
+    for result in results:
+        cells[result["cores"], result["batch"], result["host"]["cpu"]].append(result)
+    return "\n\n".join(table(cells[key]) for key in sorted(cells))
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the table of one CPU, number of cores and batch."""
+    first = results[0]
+    cores = first["cores"]
+    title = f"{first['host']['cpu']}, {cores} core{'s' * (cores > 1)}, batch {first['batch']}"
+    packages = ", ".join(f"{name} {number}" for name, number in first["versions"].items())
     lines = [
-        "| file | ONNX Runtime, ms | tencost by default, ms | ratio | largest difference | host |",
-        "|---|---|---|---|---|---|",
+        f"{title} ({packages}): median [quartiles] of a call in ms; ratio: ours over the better peer's [95 % interval]",
+        "",
+        "| file | ONNX Runtime | OpenVINO | tencost by default | ratio | difference from PyTorch | compile, s | |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     ratios = []
     for result in results:
-        peer, ours = (result["arms"][arm] for arm in ("onnxruntime", "rules"))
-        host = f"{result['host']['cpu']}{', busy' if result['busy'] else ''}"
-        if "error" in ours or "error" in peer:
-            reason = ours.get("error") or peer.get("error")
-            lines.append(
-                f"| {result['file']} | {spread(peer)} | {spread(ours)} | | {reason} | {host} |"
-            )
-            continue
-        ratios.append(statistics.median(ours["times_s"]) / statistics.median(peer["times_s"]))
-        difference = f"{ours['max_rel_error']:.1e}"
+        arms = result["arms"]
+        peers = [arms[peer]["times_s"] for peer in PEERS if counts(arms.get(peer))]
+        ours, note = arms[OURS], "busy host" if result["busy"] else ""
+        ratio = interval = ""
+        if counts(ours) and peers:
+            best = min(peers, key=statistics.median)
+            ratios.append(statistics.median(ours["times_s"]) / statistics.median(best))
+            low, high = ratio_interval(ours["times_s"], best)
+            ratio, interval = f"{ratios[-1]:.2f}", f" [{low:.2f}, {high:.2f}]"
+        errors = [f"{arm}: {reason(row)}" for arm, row in arms.items() if not counts(row)]
+        difference = f"{ours['max_rel_error']:.0e}" if "max_rel_error" in ours else ""
+        seconds = f"{ours['seconds']:.0f}" if "seconds" in ours else ""
+        notes = "; ".join(filter(None, [note, *errors]))
+        times = " | ".join(spread(arms.get(arm, {})) for arm in (*PEERS, OURS))
         lines.append(
-            f"| {result['file']} | {spread(peer)} | {spread(ours)} | {ratios[-1]:.2f} | {difference} | {host} |"
+            f"| {result['file']} | {times} | {ratio}{interval} | {difference} | {seconds} | {notes} |"
         )
     if ratios:
-        mean = statistics.geometric_mean(ratios)
-        lines.append(f"| geometric mean of {len(ratios)} of {len(results)} | | | {mean:.2f} | | |")
+        mean, worst = statistics.geometric_mean(ratios), max(ratios)
+        over = sum(ratio > 1.1 for ratio in ratios)
+        lines.append(
+            f"| geometric mean of {len(ratios)} of {len(results)} | | | | {mean:.2f} | | | "
+            f"worst {worst:.2f}, {over} above 1.10, {len(results) - len(ratios)} missed |"
+        )
     return "\n".join(lines)
+
+
+def counts(row: dict[str, Any] | None) -> bool:
+    """Whether an arm was timed and computes what PyTorch does."""
+    return row is not None and "times_s" in row and row["max_rel_error"] <= WRONG
+
+
+def reason(row: dict[str, Any]) -> str:
+    if "error" in row:
+        return str(row["error"])
+    return f"its outputs differ by {row['max_rel_error']:.0e}" if "max_rel_error" in row else ""
+
+
+def ratio_interval(ours: Sequence[float], best: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the ratio of medians over the turns, drawn again with replacement."""
+    generator = np.random.default_rng(0)
+    draws = [
+        np.median(generator.choice(times, (2000, len(times))), axis=1) for times in (ours, best)
+    ]
+    low, high = np.percentile(draws[0] / draws[1], [2.5, 97.5])
+    return float(low), float(high)
 
 
 def spread(row: dict[str, Any]) -> str:
@@ -189,7 +213,7 @@ def spread(row: dict[str, Any]) -> str:
     if "times_s" not in row:
         return ""
     low, middle, high = (1e3 * value for value in np.percentile(row["times_s"], [25, 50, 75]))
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+    return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
 
 
 if __name__ == "__main__":

@@ -192,6 +192,32 @@ class OnnxRuntime:
         self._session.run(None, self._feeds)
 
 
+class OpenVino:
+    """OpenVINO on the CPU, tuned for the latency of single calls: one stream, float32 as everywhere else here."""
+
+    def __init__(self, case: Case) -> None:
+        import openvino
+
+        settings = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": "1",
+            "INFERENCE_NUM_THREADS": str(case.cores),
+            "INFERENCE_PRECISION_HINT": "f32",
+        }
+        compiled = openvino.Core().compile_model(str(case.path / "model.onnx"), "CPU", settings)
+        self._request = compiled.create_infer_request()
+        for number, array in enumerate(given_inputs(case).values()):
+            self._request.set_input_tensor(number, openvino.Tensor(array))
+        self._count = len(compiled.outputs)
+
+    def outputs(self) -> list[Any]:
+        self._request.infer()
+        return [self._request.get_output_tensor(n).data.copy() for n in range(self._count)]
+
+    def call(self) -> None:
+        self._request.infer()
+
+
 class Library:
     """A library that TVM made."""
 
@@ -218,6 +244,8 @@ def load(case: Case, arm: str) -> Arm:
         return Torch(case, {"freezing": arm == "compile-frozen"})
     if arm == "onnxruntime":
         return OnnxRuntime(case)
+    if arm == "openvino":
+        return OpenVino(case)
     return Library(case, case.path / arm / "library.so")
 
 
