@@ -149,6 +149,10 @@ def write_onnx(folder: Path) -> None:
     ).eval()
     example = (torch.zeros(1, 3, 16, 16),)
     torch.onnx.export(image, example, str(folder / "image.onnx"), dynamo=True, verbose=False)
+    torch.onnx.export(
+        image, (torch.zeros(2, 3, 16, 16),), str(folder / "images.onnx"), dynamo=True, verbose=False,
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )  # fmt: skip
 
 
 Graph = list[tuple[str, list[int]]]

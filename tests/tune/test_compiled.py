@@ -357,7 +357,7 @@ def test_programs_that_tvm_refuses_are_one_sentence(
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError("there is no such block\nmore of it")
 
-    monkeypatch.setattr("tencost.tune.compiled.compile_network", refuse)
+    monkeypatch.setattr("tencost.tune.compiled.compile_together", refuse)
     config, root = compose([*SETTINGS, f"network.path={saved}"])
     with pytest.raises(TuneError, match=r"found there is no such block.*--database"):
         compile_it(config, root, to=tmp_path / "small.so", database=database)

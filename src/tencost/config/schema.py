@@ -245,6 +245,8 @@ class NetworkConfig:
     """Image height and width in pixels, or tokens of a sequence; inputs refer to it as ${network.size}."""
     default_size: int = 0
     """The size that the plain name stands for; another one is part of the variant's name."""
+    buckets: list[int] = field(default_factory=list)
+    """onnx, torch_export: sizes of the one dimension that the file leaves open, each compiled, all in one library."""
     architecture: str = ""
     """transformers: model class, for example BertModel."""
     config_class: str = ""
@@ -267,6 +269,10 @@ class NetworkConfig:
         one_of("network.source", self.source, NETWORK_SOURCES.names())
         within("network", self, batch="[1, inf)", size="[0, inf)", default_size="[0, inf)")
         within("network", self, seed="[0, inf)")
+        if any(size < 1 for size in self.buckets) or len(set(self.buckets)) < len(self.buckets):
+            raise ConfigError(
+                f"network.buckets: expected different sizes from 1 on, found {self.buckets}"
+            )
         if not self.name:
             self.name = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(self.path).stem).lstrip(".-")[:100]
         if self.name:

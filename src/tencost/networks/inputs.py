@@ -64,6 +64,36 @@ def resolve_shapes(
     return shapes
 
 
+def open_dimension(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> str:
+    """Return which setting chooses the one dimension that a file leaves open: ``batch``, of the first, or ``size``.
+
+    What network.inputs or network.size settles is not open; beside another dimension the first one is of one batch.
+
+    Raises:
+        ConfigError: none is open, or several; they are named.
+    """
+    given = {name for name in declared if {name, option_name(name)} & set(config.inputs)}
+    settled = {dim for name in given for dim in declared[name].dims or () if dim}
+    first: set[str] = set()
+    others: set[str] = set()
+    for name in declared.keys() - given:
+        for axis, dim in enumerate(declared[name].dims or ()):
+            if isinstance(dim, str) and dim not in settled:
+                (others if axis else first).add(dim or f"dimension {axis} of {name}")
+    others = set() if config.size else others - first
+    if len(others) > 1 or not (first or others):
+        raise ConfigError(
+            f"network.buckets: expected one dimension that {config.path} leaves open, found "
+            f"{', '.join(sorted(others)) or 'none'}. "
+            + (
+                "Settle the others: network.inputs.<name>.shape=[...]"
+                if others
+                else "Export it with that dimension dynamic"
+            )
+        )
+    return "size" if others else "batch"
+
+
 def batch_notes(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> list[str]:
     """Return what a user may not know of a dynamic batch that nothing was said about: it is 1."""
     names = [
@@ -73,7 +103,7 @@ def batch_notes(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> li
         and isinstance(item.dims[0], str)
         and not {name, option_name(name)} & set(config.inputs)
     ]
-    if config.batch != 1 or not names:
+    if config.batch != 1 or config.buckets or not names:
         return []
     return [
         f"the first dimension of {', '.join(names)} is dynamic in {config.path}: it is built for 1. For another batch: "

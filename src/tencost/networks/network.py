@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tencost.config import GraphChoice, NetworkConfig
-from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse
 from tencost.networks.rewriting import candidates, with_free_weights, written_as
-from tencost.networks.source import Imported, NetworkSource, first_sentence, source_file
+from tencost.networks.source import Imported, first_sentence, read_network
 
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
 
@@ -58,6 +57,7 @@ class Network:
         packed: programs may ask for the weights in the order in which they read them, see network.pack_weights.
         computed_by: what computed `expected`, for example PyTorch.
         notes: sentences that a user should read: what was settled without her.
+        entry: name of its function in a compiled library.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Network:
     packed: bool = False
     computed_by: str = "PyTorch"
     notes: tuple[str, ...] = ()
+    entry: str = "main"
 
     @property
     def compared(self) -> dict[str, int]:
@@ -141,8 +142,7 @@ def load_network(config: NetworkConfig, root: Path | None = None, *, kind: str =
         MeasureError: an operator that TVM lacks, or a network that cannot be exported, imported or run.
         MissingDependencyError: a package that reads this source is not installed.
     """
-    source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
-    return lowered(config, source.read(config, source_file(config, source, root)), kind=kind)
+    return lowered(config, read_network(config, root), kind=kind)
 
 
 def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") -> Network:

@@ -14,7 +14,7 @@ from typing import Any
 from tencost.config import NetworkConfig
 from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MissingDependencyError
-from tencost.networks.inputs import Array
+from tencost.networks.inputs import Array, DeclaredInput
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,19 @@ class NetworkSource:
 
     Raises ConfigError as `read`, MeasureError for what PyTorch cannot export.
     """
+    declared: Callable[[NetworkConfig, Path], dict[str, DeclaredInput]] | None = None
+    """Return the inputs as a file declares them, open dimensions by name; None for a source that has none such.
+
+    Raises ConfigError as `read`.
+    """
     extension: str = ""
     """How its files end, with the dot; "" for a source that reads none."""
+
+
+def read_network(config: NetworkConfig, root: Path | None = None) -> Imported:
+    """Read a network from its source; network.path is relative to `root`. Raises as :attr:`NetworkSource.read`."""
+    source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
+    return source.read(config, source_file(config, source, root))
 
 
 def network_to_onnx(config: NetworkConfig, root: Path | None = None) -> Any:

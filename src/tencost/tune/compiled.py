@@ -6,23 +6,24 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tvm
 from rich.console import Console
 
-from tencost.config import Config, HardwareConfig
+from tencost.config import Config, HardwareConfig, NetworkConfig
 from tencost.errors import HardwareError, TuneError
 from tencost.networks.network import Network, NetworkTask, variant_name
 from tencost.networks.source import first_sentence
+from tencost.tune.buckets import Buckets, dimension_of, entry, of_size, try_padding
 from tencost.tune.deploy import (
     TOLERANCE,
     TVM_ERRORS,
     better_than_rules,
     compare_outputs,
-    compile_network,
+    compile_together,
     compile_untuned,
     count_tuned,
     count_tuned_unpacked,
@@ -46,7 +47,7 @@ class Compiled:
 
     Attributes:
         library: the .so; the other files lie beside it.
-        tasks: distinct workloads of the network.
+        tasks: distinct workloads of the network, of all its sizes.
         tuned: how many of them have a program of the database.
         max_rel_error: largest difference from what the framework computes, in relation to its largest value; None where
             this host cannot run it.
@@ -58,6 +59,34 @@ class Compiled:
     max_rel_error: float | None
 
 
+@dataclass
+class _Part:
+    """The network in one of its sizes.
+
+    Attributes:
+        config: that the network was read with.
+        network: it.
+        tasks: of it.
+        folder: of the programs' database.
+        programs: the database of the programs that are used; None: none are.
+        available: tasks that have a program.
+        tuned: tasks whose program is used.
+    """
+
+    config: NetworkConfig
+    network: Network
+    tasks: list[NetworkTask]
+    folder: Path
+    programs: Any
+    available: int = 0
+    tuned: int = 0
+
+    def use(self, programs: Any, target: dict[str, Any]) -> None:
+        """Use these programs."""
+        self.programs = programs
+        self.tuned = count_tuned(programs, self.tasks, target)
+
+
 def run(
     cfg: Config, root: Path, *, to: Path | None = None, database: Path | None = None
 ) -> Compiled:
@@ -67,11 +96,12 @@ def run(
         cfg: the network and the hardware.
         root: the project's root.
         to: the library; None: compiled/<network>-<hardware>.so.
-        database: a folder of MetaSchedule's; None: that of `tencost tune` for this network and hardware, if there is
-            one, else schedules by rule.
+        database: a folder of MetaSchedule's; None: that of `tencost tune` for this network (of each of its sizes) and
+            hardware, if there is one, else schedules by rule.
 
     Raises:
-        ConfigError: `to` is no name of a shared library, or nothing can be written there.
+        ConfigError: `to` is no name of a shared library, nothing can be written there, or the network has no dimension
+            for network.buckets.
         HardwareError: no CPU, or no compiler to link with. Where a device behind a tracker is not there, the network is
             not run, and a line says so.
         TuneError: no database in the folder, TVM cannot compile the network, or it computes something else than the
@@ -81,75 +111,154 @@ def run(
     hardware = resolve_hardware(cfg.hardware)
     target = hardware.target
     say(console, f"compiling {describe_hardware(hardware)}")
-    name = f"{variant_name(cfg.network)}-{hardware.name}"
-    library = root / "compiled" / f"{name}.so" if to is None else to
+    library = root / "compiled" / f"{variant_name(cfg.network)}-{hardware.name}.so"
+    library = library if to is None else to
     check_place(library)
     check_linker(hardware)
     check_target(hardware)
-    folder = database or root / cfg.tuner.workdir / name
-    programs = _open_programs(folder, name, console, is_required=database is not None)
-    with console.status("importing"):
-        network, tasks = import_network(cfg, hardware, root, console, Path(os.devnull))
-    available = tuned = 0
-    if programs is not None:
-        available = _count_programs(programs, tasks, target, folder, name, console)
-        programs = better_than_rules(programs, tasks, target, read_rule_times(folder))
-        tuned = count_tuned(programs, tasks, target)
+    parts, buckets = _parts(cfg, hardware, root, database, console)
     started = time.monotonic()
     notes: list[str] = []
     with console.status("compiling"), native_messages_to(Path(os.devnull)):
-        built = compiled(network, target, programs, folder, notes.append)
+        built = compiled(parts, target, notes.append)
     compile_s = time.monotonic() - started
     for message in notes:
         print_note(console, message)
     host = _host(hardware, console)
-    difference, seconds = None, []
+    differences, seconds = [], []
     with nullcontext() if host is None else closing(host):
         if host is not None:
-            difference = _difference(network, host, built, tuned, console)
-            if tuned:
-                programs = faster_in_network(network, hardware, tasks, programs)
-                slower = tuned - count_tuned(programs, tasks, target)
-                tuned -= slower
-                if slower:
-                    built = compiled(network, target, programs, folder)
-                    difference = _difference(network, host, built, tuned, console)
+            differences = [_difference(part, host, built, console) for part in parts]
+            slower = [_leave_out_slower(part, hardware) for part in parts if part.tuned]
+            if any(slower):
+                built = compiled(parts, target)
+                differences = [_difference(part, host, built, console) for part in parts]
+            if buckets is not None:
+                buckets = _padding(buckets, parts, host, built, root, console)
+            seconds = _seconds(parts, host, built)
+        tasks, tuned = sum(len(part.tasks) for part in parts), sum(part.tuned for part in parts)
+        available = sum(part.available for part in parts)
         if tuned < available:
             print_note(
                 console,
                 f"{available - tuned} of {available} tasks with programs run by rule, which is faster",
             )
-        source = str(database or ("" if programs is None else folder.name))
-        write_library(library, network, hardware, built, LibraryOrigin(source, len(tasks), tuned))
-        size = library.stat().st_size
-        message = (
-            f"{library}: {size / 1e6:.1f} MB with its weights, {tuned} of {len(tasks)} tasks tuned"
-        )
-        if host is not None:
-            running = host.deployed(built, network)
-            seconds = host.call(lambda: times_in_turn({"it": running}, MAX_TIMING_S)["it"])
-            spread = spread_of(seconds)
-            message += (
-                f", {1e3 * spread.median_s:.3f} ms [{1e3 * spread.lower_s:.3f}, {1e3 * spread.upper_s:.3f}] a call, "
-                f"within {difference:.1e} of what {network.computed_by} computes"
-            )
-    say(console, message)
+        used = next((part.folder.name for part in parts if part.programs is not None), "")
+        origin = LibraryOrigin(str(database or used), tasks, tuned)
+        write_library(library, parts[-1].network, hardware, built, origin, buckets)
+    size_bytes = library.stat().st_size
+    say(
+        console,
+        f"{library}: {size_bytes / 1e6:.1f} MB with its weights, {tuned} of {tasks} tasks tuned"
+        + _times(parts, seconds, differences),
+    )
     say(console, f"Run it with TVM's runtime alone: python {library.with_suffix('.py')}")
-    if seconds:
+    for part, times, difference in zip(parts, seconds, differences, strict=False):
         record_compiled(
-            cfg,
+            replace(cfg, network=part.config),
             hardware,
             cfg.paths.live_store(root),
             console,
-            tuned=tuned > 0,
-            seconds=tuple(seconds),
-            code_size=size,
+            tuned=part.tuned > 0,
+            seconds=tuple(times),
+            code_size=size_bytes,
             compile_seconds=compile_s,
             max_rel_error=difference,
-            info={"tasks": len(tasks), "tuned_tasks": tuned},
-            source=source,
+            info={"tasks": len(part.tasks), "tuned_tasks": part.tuned},
+            source=origin.database,
         )
-    return Compiled(library, len(tasks), tuned, difference)
+    return Compiled(library, tasks, tuned, max(differences, default=None))
+
+
+def _parts(
+    cfg: Config, hardware: HardwareConfig, root: Path, database: Path | None, console: Console
+) -> tuple[list[_Part], Buckets | None]:
+    """Read the network in each of its sizes."""
+    sizes = sorted(cfg.network.buckets)
+    if not sizes:
+        return [_part(cfg, cfg.network, hardware, root, database, console)], None
+    dimension = dimension_of(cfg.network, root)
+    configs = [of_size(cfg.network, dimension, size) for size in sizes]
+    parts = [_part(cfg, config, hardware, root, database, console) for config in configs]
+    for size, part in zip(sizes, parts, strict=True):
+        part.network = replace(part.network, entry=entry(size, sizes))
+    return parts, Buckets.of(dimension, sizes, [part.network for part in parts])
+
+
+def _part(
+    cfg: Config,
+    config: NetworkConfig,
+    hardware: HardwareConfig,
+    root: Path,
+    database: Path | None,
+    console: Console,
+) -> _Part:
+    """Read a network and find its programs."""
+    name = f"{variant_name(config)}-{hardware.name}"
+    folder = database or root / cfg.tuner.workdir / name
+    programs = _open_programs(folder, name, console, is_required=database is not None)
+    with console.status("importing"):
+        network, tasks = import_network(
+            replace(cfg, network=config), hardware, root, console, Path(os.devnull)
+        )
+    part = _Part(config, network, tasks, folder, None)
+    if programs is not None:
+        target = hardware.target
+        part.available = _count_programs(programs, tasks, target, folder, name, console)
+        part.use(better_than_rules(programs, tasks, target, read_rule_times(folder)), target)
+    return part
+
+
+def _leave_out_slower(part: _Part, hardware: HardwareConfig) -> int:
+    """Use no program any more that is slower in the network than the rule; return how many that are."""
+    before = part.tuned
+    part.use(faster_in_network(part.network, hardware, part.tasks, part.programs), hardware.target)
+    return before - part.tuned
+
+
+def _seconds(parts: Sequence[_Part], host: Host, built: Any) -> list[list[float]]:
+    """Return the seconds of calls of each size, timed in turn."""
+    running = {part.network.entry: host.deployed(built, part.network) for part in parts}
+    times = host.call(lambda: times_in_turn(running, MAX_TIMING_S))
+    return [times[part.network.entry] for part in parts]
+
+
+def _times(
+    parts: Sequence[_Part], seconds: Sequence[Sequence[float]], differences: Sequence[float]
+) -> str:
+    """Return what a user is told of the times of calls; nothing where it was not run."""
+    told = []
+    for times, part in zip(seconds, parts, strict=False):
+        spread = spread_of(times)
+        of = f" {part.network.name}," if len(parts) > 1 else ""
+        told.append(
+            f",{of} {1e3 * spread.median_s:.3f} ms [{1e3 * spread.lower_s:.3f}, {1e3 * spread.upper_s:.3f}] a call"
+        )
+    computed_by = parts[0].network.computed_by
+    within = f", within {max(differences):.1e} of what {computed_by} computes" if told else ""
+    return "".join(told) + within
+
+
+def _padding(
+    buckets: Buckets, parts: Sequence[_Part], host: Host, built: Any, root: Path, console: Console
+) -> Buckets:
+    """Return the buckets, padded where a call of a size between them, padded, computes what the framework does."""
+    if buckets.between is None:
+        return buckets
+    part = next(
+        part for part, size in zip(parts, buckets.sizes, strict=True) if size > buckets.between
+    )
+    reason = try_padding(
+        buckets, part.network, part.config, lambda network: host.outputs(built, network), root
+    )
+    if reason:
+        sizes = ", ".join(map(str, buckets.sizes))
+        print_note(
+            console,
+            f"network.{buckets.dimension}={buckets.between}, padded, computes something else ({reason}): the library "
+            f"runs the sizes {sizes} alone",
+        )
+    return replace(buckets, padded=not reason)
 
 
 def _open_programs(folder: Path, name: str, console: Console, *, is_required: bool) -> Any:
@@ -191,19 +300,15 @@ def _count_programs(
 
 
 def compiled(
-    network: Network,
+    parts: Sequence[_Part],
     target: dict[str, Any],
-    database: Any,
-    folder: Path,
     note: Callable[[str], object] = lambda _message: None,
 ) -> Any:
-    """Compile with a database, if there is one; errors tell apart the network and its programs.
+    """Compile a network, in all its sizes; errors tell apart the network and its programs.
 
     Args:
-        network: the network.
+        parts: its sizes, and their programs.
         target: for which hardware.
-        database: MetaSchedule's, or None.
-        folder: where it is.
         note: called for what runs otherwise than by program or rule, with the reason: an operator, or without a
             database the whole network.
 
@@ -211,17 +316,24 @@ def compiled(
         TuneError: TVM cannot compile the network, or not with the database.
     """
     try:
-        return compile_network(network, target, database, by_rule=True, note=note)
+        return compile_together([(part.network, part.programs) for part in parts], target, note)
     except TVM_ERRORS as error:
-        untuned = compile_untuned(network, target)  # names the operators, where it is the network
-        if database is None:
+        untuned = [compile_untuned(part.network, target) for part in parts]  # names the operators
+        with_programs = [part for part in parts if part.programs is not None]
+        if not with_programs and len(parts) == 1:
             note(
                 "the whole network has TVM's default schedules, which are many times slower, as TVM refuses it by "
                 f"rule, though each operator alone: {first_sentence(error)}. Please report the network"
             )
-            return untuned
+            return untuned[0]
+        name = parts[0].network.name
+        if not with_programs:
+            raise TuneError(
+                f"network {name!r}: TVM {tvm.__version__} cannot compile its sizes by rule: {first_sentence(error)}. "
+                "Leave network.buckets out, and please report the network"
+            ) from error
         raise TuneError(
-            f"expected programs of {network.name!r} in {folder} that TVM {tvm.__version__} compiles, found "
+            f"expected programs of {name!r} in {with_programs[0].folder} that TVM {tvm.__version__} compiles, found "
             f"{first_sentence(error)}. Without them it compiles: name another database, --database"
         ) from error
 
@@ -236,8 +348,9 @@ def _host(hardware: HardwareConfig, console: Console) -> Host | None:
     return host_of(hardware)
 
 
-def _difference(network: Network, host: Host, built: Any, tuned: int, console: Console) -> float:
+def _difference(part: _Part, host: Host, built: Any, console: Console) -> float:
     """Run it and compare; return the largest relative difference. Raises TuneError where it is too large."""
+    network = part.network
     agreements = compare_outputs(network, host.outputs(built, network))
     name, agreement = worst(agreements)
     if agreement.differs:
@@ -247,7 +360,7 @@ def _difference(network: Network, host: Host, built: Any, tuned: int, console: C
             "accepted); nothing was written. "
             + (
                 "`tencost tune` finds the programs of a database that compute something else"
-                if tuned
+                if part.tuned
                 else "No program of a database is used: it is the schedules by rule; please report the network"
             )
         )

@@ -23,6 +23,7 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase
 
 from tencost.config import GraphChoice, HardwareConfig, RunnerKind
 from tencost.errors import TuneError
+from tencost.networks.joining import joined
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
@@ -245,19 +246,58 @@ def compile_network(
     Raises:
         RuntimeError, ValueError, TypeError: TVM refuses the network, or a program of the database.
     """
+    mod = _with_programs(network, target, database)
+    if database is not None if by_rule is None else by_rule:
+        return compile_by_rule(mod, target, packs=network.packs(target), note=note)
+    packs = database is not None and network.packs(target)
+    return _compile(mod, tvm.target.Target(target), packs=packs, note=note)
+
+
+def compile_together(
+    parts: Sequence[tuple[Network, Any]],
+    target: dict[str, Any],
+    note: Callable[[str], object] = lambda _message: None,
+) -> Any:
+    """Return an executable of several networks, each under its `entry`, by rule where a database has no program.
+
+    Args:
+        parts: networks and the databases of their programs, or None.
+        target: for which hardware.
+        note: see :func:`compile_network`.
+
+    Raises:
+        RuntimeError, ValueError, TypeError: TVM refuses a network, or a program of a database.
+    """
+    mod = joined(
+        {network.entry: _with_programs(network, target, database) for network, database in parts}
+    )
+    packs = any(network.packs(target) for network, _ in parts)
+    return compile_by_rule(mod, target, packs=packs, note=note)
+
+
+def _with_programs(network: Network, target: dict[str, Any], database: Any) -> Any:
+    """Return a network's module, its functions replaced by a database's best programs."""
     mod = network.deployable(target)
-    tvm_target = tvm.target.Target(target)
-    by_rule = database is not None if by_rule is None else by_rule
-    if by_rule and target.get("kind") == "llvm":
+    if database is None:
+        return mod
+    with tvm.target.Target(target), database:
+        return relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
+
+
+def compile_by_rule(
+    mod: Any, target: dict[str, Any], *, packs: bool, note: Callable[[str], object]
+) -> Any:
+    """Return an executable of a module whose functions have a program or are scheduled by rule.
+
+    Args:
+        mod: whose weights are bound.
+        target: for which hardware.
+        packs: programs may reorder weights.
+        note: see :func:`compile_network`.
+    """
+    if target.get("kind") == "llvm":
         vector_math.register_vector_math()
-    if database is not None:
-        with tvm_target, database:
-            mod = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
-    if not by_rule:
-        packs = database is not None and network.packs(target)
-        return _compile(mod, tvm_target, packs=packs, note=note)
     refused: dict[str, str] = {}
-    packs = network.packs(target)
     ruled = schedule_rest(
         mod, target, lambda name, error: refused.update({name: first_sentence(error)})
     )

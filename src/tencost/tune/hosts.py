@@ -59,15 +59,16 @@ class Deployed:
 
     def __init__(self, executable: Any, network: Network) -> None:
         self._machine = relax.VirtualMachine(executable, tvm.cpu())
+        self._entry = network.entry
         self._inputs = [tvm.runtime.tensor(array) for array in network.inputs.values()]
 
     def outputs(self) -> list[Array]:
         """Call it; return all outputs."""
-        return [output.numpy() for output in self._machine["main"](*self._inputs)]
+        return [output.numpy() for output in self._machine[self._entry](*self._inputs)]
 
     def seconds(self, number: int = 1) -> float:
         """Return the mean seconds of so many calls."""
-        timer = self._machine.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
+        timer = self._machine.time_evaluator(self._entry, tvm.cpu(), number=number, repeat=1)
         return float(timer(*self._inputs).results[0])
 
     def seconds_by_function(self) -> dict[str, float]:
@@ -82,9 +83,9 @@ class Deployed:
                 seconds[str(name)] = seconds.get(str(name), 0.0) + now - begun
             begun = time.perf_counter()
 
-        self._machine["main"](*self._inputs)
+        self._machine[self._entry](*self._inputs)
         self._machine.set_instrument(note)
-        self._machine["main"](*self._inputs)
+        self._machine[self._entry](*self._inputs)
         return seconds
 
 
@@ -179,16 +180,20 @@ class _OnDevice:
         self._files = ExitStack()
 
     def outputs(self) -> list[Array]:
+        entry = self._network.entry
+
         def call(machine: Any, _device: Any) -> list[Array]:
-            machine.invoke_stateful("main")
-            return [output.numpy() for output in machine.get_outputs("main")]
+            machine.invoke_stateful(entry)
+            return [output.numpy() for output in machine.get_outputs(entry)]
 
         return self._run(call)
 
     def seconds(self, number: int = 1) -> float:
+        entry = self._network.entry
+
         def time_calls(machine: Any, device: Any) -> float:
             timer = machine.time_evaluator("invoke_stateful", device, number=number, repeat=1)
-            return float(timer("main").results[0])
+            return float(timer(entry).results[0])
 
         return self._run(time_calls)
 
@@ -213,7 +218,7 @@ class _OnDevice:
         module = self._files.enter_context(self._devices.loaded(session, self._library))
         machine = relax.VirtualMachine(module, device)
         inputs = [tvm.runtime.tensor(array, device) for array in self._network.inputs.values()]
-        machine.set_input("main", *inputs)
+        machine.set_input(self._network.entry, *inputs)
         self._session, self._machine = session, machine
 
 

@@ -8,6 +8,7 @@
 A call returns PyTorch tensors where one of its arguments is one, else NumPy arrays: one, or a tuple where the network
 has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), outputs never are.
 Several threads may call one object: a Relax VM may not be shared, so each thread has its own over the same executable.
+A library of several sizes (``network.buckets``) runs the least that holds its inputs, and returns what is theirs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from typing import Any
 import numpy as np
 
 from tencost.errors import ConfigError, TuneError
+from tencost.networks.inputs import Array
+from tencost.tune.buckets import Buckets, entry, front, padded
 from tencost.tune.library_export import cpp_runner, python_runner
 from tencost.workers import threads
 from tencost.writing import whole_file
@@ -42,16 +45,23 @@ class TensorSignature:
 
     Attributes:
         name: as the network's source calls it.
-        shape: sizes, all fixed.
+        shape: sizes; "n" where the library has several (network.buckets).
         dtype: NumPy's name of the type of its numbers.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.dtype} {list(self.shape)}"
+        return f"{self.dtype} [{', '.join(map(str, self.shape))}]"
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any], axis: int | None) -> TensorSignature:
+        """Return what a library's description says of a tensor whose size of an axis is chosen by its buckets."""
+        shape = [int(size) for size in described["shape"]]
+        sizes = (size if index != axis else "n" for index, size in enumerate(shape))
+        return cls(described["name"], tuple(sizes), described["dtype"])
 
 
 class CompiledNetwork:
@@ -60,6 +70,7 @@ class CompiledNetwork:
     Attributes:
         path: the library.
         inputs, outputs: in the order of arguments and results.
+        buckets: the sizes that it was compiled for, where there are several.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,12 +83,15 @@ class CompiledNetwork:
 
         self.path = path
         description = _description(path)
+        self.buckets = Buckets.read(description["buckets"]) if "buckets" in description else None
+        axes = (
+            (self.buckets.inputs, self.buckets.outputs)
+            if self.buckets is not None
+            else ((None,) * len(description[which]) for which in ("inputs", "outputs"))
+        )
         self.inputs, self.outputs = (
-            tuple(
-                TensorSignature(tensor["name"], tuple(tensor["shape"]), tensor["dtype"])
-                for tensor in description[which]
-            )
-            for which in ("inputs", "outputs")
+            tuple(map(TensorSignature.of, description[which], of_tensors))
+            for which, of_tensors in zip(("inputs", "outputs"), axes, strict=True)
         )
         self._cores = int(description["cores"])
         for variable, count in threads.variables(self._cores).items():
@@ -100,7 +114,7 @@ class CompiledNetwork:
 
         Raises:
             TypeError: an input is missing, unknown or of another type of numbers.
-            ValueError: an input of another shape.
+            ValueError: an input of another shape, or of a size that the library cannot run.
         """
         arguments = dict(zip((signature.name for signature in self.inputs), arrays, strict=False))
         unknown = sorted(named.keys() - {signature.name for signature in self.inputs})
@@ -111,17 +125,23 @@ class CompiledNetwork:
                 f"{', '.join(named) or 'none'} by name"
             )
         arguments |= named
-        tensors = [self._tensor(signature, arguments) for signature in self.inputs]
-        results = self._machine()["main"](*tensors)
+        values = [self._array(signature, arguments) for signature in self.inputs]
+        results = self._run(values)
         if any(
             type(argument).__module__.partition(".")[0] == "torch"
             for argument in arguments.values()
         ):
             from torch.utils.dlpack import from_dlpack
 
-            outputs: tuple[Any, ...] = tuple(from_dlpack(result) for result in results)
+            outputs: tuple[Any, ...] = tuple(map(from_dlpack, results))
         else:
-            outputs = tuple(np.from_dlpack(result) for result in results)
+            outputs = tuple(map(np.from_dlpack, results))
+        if self.buckets is not None:
+            size = self._size(values)
+            outputs = tuple(
+                front(output, axis, size)
+                for output, axis in zip(outputs, self.buckets.outputs, strict=True)
+            )
         return outputs[0] if len(outputs) == 1 else outputs
 
     def save(self, to: str | Path) -> Path:
@@ -166,10 +186,41 @@ class CompiledNetwork:
             self._of_thread.machine = relax.VirtualMachine(self._executable, tvm.cpu())
         return self._of_thread.machine
 
-    def _tensor(self, signature: TensorSignature, arguments: dict[str, Any]) -> Any:
-        """Return an argument as TVM's tensor: the same memory where it is aligned and contiguous, else a copy."""
-        import tvm
+    def _run(self, arrays: Sequence[Array]) -> Any:
+        """Call the function of the least size that holds the inputs; return TVM's tensors."""
+        function = "main"
+        if self.buckets is not None:
+            size = self._size(arrays)
+            bucket = self.buckets.bucket(size)
+            if bucket is None:
+                expected = f"at most {self.buckets.sizes[-1]}" if self.buckets.padded else "one of"
+                raise ValueError(
+                    f"{self.path.name}: expected inputs of a size that it was compiled for, {expected} "
+                    f"({', '.join(map(str, self.buckets.sizes))}), found {size}. Compile it for that, too: "
+                    f"network.buckets=[...]"
+                )
+            function = entry(bucket, self.buckets.sizes)
+            arrays = [
+                padded(array, axis, bucket)
+                for array, axis in zip(arrays, self.buckets.inputs, strict=True)
+            ]
+        return self._machine()[function](*map(as_tensor, arrays))
 
+    def _size(self, arrays: Sequence[Array]) -> int:
+        """Return the size of the inputs along the axes that the buckets are of."""
+        assert self.buckets is not None
+        sizes = {
+            signature.name: array.shape[axis]
+            for signature, array, axis in zip(self.inputs, arrays, self.buckets.inputs, strict=True)
+            if axis is not None
+        }
+        if len(set(sizes.values())) != 1:
+            listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise ValueError(f"{self.path.name}: expected one size n of all inputs, found {listed}")
+        return next(iter(sizes.values()))
+
+    def _array(self, signature: TensorSignature, arguments: dict[str, Any]) -> Array:
+        """Return an argument as an array, once it is the input that is expected."""
         if signature.name not in arguments:
             raise TypeError(
                 f"{self.path.name}: expected the input {signature.name}, {signature}; found none"
@@ -181,15 +232,26 @@ class CompiledNetwork:
             raise TypeError(
                 f"{self.path.name}, input {signature.name}: expected numbers of {signature.dtype}, found {array.dtype}"
             )
-        if array.shape != signature.shape:
+        fits = len(array.shape) == len(signature.shape) and all(
+            expected in ("n", size)
+            for size, expected in zip(array.shape, signature.shape, strict=True)
+        )
+        if not fits or ("n" in signature.shape and not array.size):
             raise ValueError(
-                f"{self.path.name}, input {signature.name}: expected the shape {list(signature.shape)}, found "
-                f"{list(array.shape)}"
+                f"{self.path.name}, input {signature.name}: expected the shape "
+                f"[{', '.join(map(str, signature.shape))}], found {list(array.shape)}"
             )
-        is_shared = array.flags.c_contiguous and array.flags.writeable
-        if is_shared and array.ctypes.data % _ALIGNMENT == 0:
-            return tvm.runtime.from_dlpack(array)
-        return tvm.runtime.tensor(np.ascontiguousarray(array))
+        return array
+
+
+def as_tensor(array: Array) -> Any:
+    """Return an array as TVM's tensor: the same memory where it is aligned and contiguous, else a copy."""
+    import tvm
+
+    is_shared = array.flags.c_contiguous and array.flags.writeable
+    if is_shared and array.ctypes.data % _ALIGNMENT == 0:
+        return tvm.runtime.from_dlpack(array)
+    return tvm.runtime.tensor(np.ascontiguousarray(array))
 
 
 def load(path: str | Path) -> CompiledNetwork:

@@ -3,7 +3,9 @@
 Beside <name>.so lie, for somebody who has nothing of tencost:
 
     <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm",
-                   "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...]}
+                   "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...],
+                   "buckets": {"sizes", "inputs", "outputs", "padded"}, of network.buckets: functions main_<size>, the
+                   largest main, whose shapes are the above; the axes of that size in each input and output}
     <name>.npz    the inputs that the network was imported with, and what PyTorch or ONNX Runtime computes for them:
                   input_<number> and expected_<number>
     <name>.py     runs it on the arrays of an .npz; without one on those of <name>.npz, and tells the difference
@@ -32,6 +34,7 @@ from tencost.config import HardwareConfig, RunnerKind
 from tencost.errors import ConfigError, HardwareError, TuneError
 from tencost.networks.network import Array, Network
 from tencost.networks.source import first_sentence
+from tencost.tune.buckets import Buckets
 from tencost.tune.reporting import native_messages_to, say
 from tencost.workers import threads
 from tencost.workers.remote import linking
@@ -157,12 +160,26 @@ def _cc(hardware: HardwareConfig) -> str:
 
 
 def write_library(
-    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: LibraryOrigin
+    library: Path,
+    network: Network,
+    hardware: HardwareConfig,
+    built: Any,
+    origin: LibraryOrigin,
+    buckets: Buckets | None = None,
 ) -> None:
-    """Write a compiled network as a library with its runners; raises TuneError, and what was there stays."""
+    """Write a compiled network as a library with its runners; raises TuneError, and what was there stays.
+
+    Args:
+        library: the .so.
+        network: the largest size, where it was compiled for several.
+        hardware: that it was compiled for.
+        built: TVM's executable.
+        origin: of its programs.
+        buckets: the sizes, where there are several.
+    """
     try:
         with native_messages_to(Path(os.devnull)):
-            _write(library, network, hardware, built, origin)
+            _write(library, network, hardware, built, origin, buckets)
     except (OSError, RuntimeError) as error:  # TVM's linker raises the latter
         raise TuneError(
             f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
@@ -171,7 +188,12 @@ def write_library(
 
 
 def _write(
-    library: Path, network: Network, hardware: HardwareConfig, built: Any, origin: LibraryOrigin
+    library: Path,
+    network: Network,
+    hardware: HardwareConfig,
+    built: Any,
+    origin: LibraryOrigin,
+    buckets: Buckets | None,
 ) -> None:
     """Write all files, the library last: where it is, the others are of it."""
     inputs = list(network.inputs.values())
@@ -187,6 +209,8 @@ def _write(
         "inputs": _signature(list(network.inputs), inputs),
         "outputs": _signature(network.outputs, network.expected),
     }
+    if buckets is not None:
+        about["buckets"] = buckets.described()
     samples = {f"input_{number}": array for number, array in enumerate(inputs)}
     samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
     # Nested, so that an earlier library goes only once all that takes its place is there.

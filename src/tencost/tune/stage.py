@@ -13,6 +13,7 @@ from rich.progress import Progress, TaskID
 
 from tencost import signals
 from tencost.config import Config, RunnerKind
+from tencost.errors import ConfigError
 from tencost.measure.run import cpus_of
 from tencost.networks.network import variant_name
 from tencost.tune.batches import BatchLine, append_batch_line, top_k_size
@@ -68,7 +69,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
         to: a library, <name>.so, that the best network is written to with its runners, also where Ctrl-C ends the run.
 
     Raises:
-        ConfigError: `to` is no name of a shared library, or nothing can be written there.
+        ConfigError: `to` is no name of a shared library, nothing can be written there, or network.buckets is given.
         HardwareError: the hardware's programs would crash on this host, or it has fewer cores; or no device is there.
         TuneError: the network cannot be tuned, the tuned network computes something else than PyTorch, or
             cfg.tuner.compare_with is no database.
@@ -77,6 +78,12 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     from tencost.tracking.runs import start_run
 
     console = Console(stderr=True)
+    if cfg.network.buckets:
+        raise ConfigError(
+            f"network.buckets={cfg.network.buckets}: expected one size, as each has tasks of its own. Tune them one "
+            "after the other, network.batch=8 or network.size=8, then `tencost compile` with network.buckets uses all "
+            "programs"
+        )
     hardware = resolve_hardware(cfg.hardware)
     check_target(hardware)
     check_host(hardware)

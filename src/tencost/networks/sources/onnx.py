@@ -320,4 +320,10 @@ def _example(folder: Path) -> NetworkConfig:
     return NetworkConfig(name="tiny", source="onnx", path="tiny.onnx", batch=2)
 
 
-SOURCE = NetworkSource(read=_read, example=_example, to_onnx=_to_onnx, extension=".onnx")
+SOURCE = NetworkSource(
+    read=_read,
+    example=_example,
+    to_onnx=_to_onnx,
+    declared=lambda config, path: _declared(config, load_model(path).graph),
+    extension=".onnx",
+)

@@ -66,17 +66,22 @@ def _opened(
 ) -> tuple[Any, dict[str, Array], tuple[str, ...]]:
     """Return (the exported program, arrays for its inputs, what a user should know of them)."""
     assert path is not None
+    program = _trusted_program(config, path)
+    _check_evaluating(config, program)
+    declared = _declared(config, program)
+    inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
+    return program, inputs, tuple(batch_notes(config, declared))
+
+
+def _trusted_program(config: NetworkConfig, path: Path) -> Any:
+    """Return the exported program in a file; raises UntrustedError and ConfigError."""
     if not config.trusted:
         raise UntrustedError(
             f"network.path: reading {path} can run code that it brings along (PyTorch unpickles parts of it). If "
             "you know who made it: network.trusted=true. Otherwise make it ONNX, network=onnx, which holds no code"
         )
     require_module("torch")
-    program = _load_program(path)
-    _check_evaluating(config, program)
-    declared = _declared(config, program)
-    inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
-    return program, inputs, tuple(batch_notes(config, declared))
+    return _load_program(path)
 
 
 def _load_program(path: Path) -> Any:
@@ -224,4 +229,10 @@ def _example(folder: Path) -> NetworkConfig:
     return NetworkConfig(name="tiny", source="torch_export", path="tiny.pt2", trusted=True)
 
 
-SOURCE = NetworkSource(read=_read, example=_example, to_onnx=_to_onnx, extension=".pt2")
+SOURCE = NetworkSource(
+    read=_read,
+    example=_example,
+    to_onnx=_to_onnx,
+    declared=lambda config, path: _declared(config, _trusted_program(config, path)),
+    extension=".pt2",
+)

@@ -1,0 +1,176 @@
+"""A network of several sizes in one library: the batches, or lengths, for which it is compiled.
+
+A file may leave a dimension open: ONNX calls it by a name, torch.export by a symbol. A compiled network has fixed
+shapes, so it is compiled once for each size of ``network.buckets``, and a call runs the least of them that holds its
+inputs, padded behind. That is sound where no value depends on others along that dimension, as in a batch, or where a
+mask says what is padding; whether it is, is tried with the compiled library itself. Where it is not, only the sizes
+themselves can be run.
+
+The functions of the sizes share a library and its weights, where their layouts agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tencost.config import NetworkConfig
+from tencost.config.parts import NETWORK_SOURCES
+from tencost.errors import ConfigError, TuneError
+from tencost.networks.inputs import Array, open_dimension
+from tencost.networks.network import Network
+from tencost.networks.source import NetworkSource, read_network, source_file
+from tencost.tune.deploy import output_agreement
+
+Run = Callable[[Network], Sequence[Array]]
+Axes = tuple[int | None, ...]
+"""Of each tensor, the axis along which its sizes differ; None: they do not."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The sizes that a library was compiled for.
+
+    Attributes:
+        dimension: the setting of the network that chooses the size: batch or size.
+        sizes: ascending; the network's function of each is :func:`entry`.
+        inputs, outputs: their axes of that size.
+        padded: whether calls of other sizes may be padded.
+    """
+
+    dimension: str
+    sizes: tuple[int, ...]
+    inputs: Axes
+    outputs: Axes
+    padded: bool
+
+    @classmethod
+    def of(cls, dimension: str, sizes: Sequence[int], networks: Sequence[Network]) -> Buckets:
+        """Return what networks of several sizes have in common; not yet padded."""
+        inputs, outputs = (
+            _axes([[array.shape for array in arrays] for arrays in each])
+            for each in (
+                [network.inputs.values() for network in networks],
+                [network.expected for network in networks],
+            )
+        )
+        return cls(dimension, tuple(sizes), inputs, outputs, padded=False)
+
+    def described(self) -> dict[str, Any]:
+        """Return it as a library's description has it."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Buckets:
+        """Return what :meth:`described` gave; raises KeyError or TypeError for something else."""
+        sizes, inputs, outputs = (tuple(values[name]) for name in ("sizes", "inputs", "outputs"))
+        return cls(str(values["dimension"]), sizes, inputs, outputs, bool(values["padded"]))
+
+    @property
+    def between(self) -> int | None:
+        """A size that is none of these, though one of them holds it; None where there is none."""
+        for before, size in zip((0, *self.sizes), self.sizes, strict=False):
+            if size - before > 1:
+                return (before + size) // 2
+        return None
+
+    def bucket(self, size: int) -> int | None:
+        """Return the least compiled size that holds one; None where there is none."""
+        if not self.padded:
+            return size if size in self.sizes else None
+        return next((bucket for bucket in self.sizes if bucket >= size), None)
+
+
+def entry(size: int, sizes: Sequence[int]) -> str:
+    """Return the name of the function of a size: that of the largest is ``main``, as of every network."""
+    return "main" if size == max(sizes) else f"main_{size}"
+
+
+def dimension_of(config: NetworkConfig, root: Path) -> str:
+    """Return the setting that chooses the dimension which a network's file leaves open: batch or size.
+
+    Raises:
+        ConfigError: the source has no open dimensions, or the file has none, or several.
+    """
+    source: NetworkSource = NETWORK_SOURCES.load(config.source, "network.source")
+    if source.declared is None:
+        raise ConfigError(
+            "network.buckets: expected a network from a file that leaves a dimension open, network=onnx or "
+            f"network=torch_export; found network.source={config.source}"
+        )
+    path = source_file(config, source, root)
+    assert path is not None
+    return open_dimension(config, source.declared(config, path))
+
+
+def of_size(config: NetworkConfig, dimension: str, size: int) -> NetworkConfig:
+    """Return the network's settings for one size."""
+    if dimension == "batch":
+        return replace(config, batch=size)
+    return replace(config, size=size)
+
+
+def try_padding(
+    buckets: Buckets, network: Network, config: NetworkConfig, run: Run, root: Path
+) -> str:
+    """Return why a call that is padded computes something else than the network's file; empty where it does not.
+
+    Args:
+        buckets: the sizes.
+        network: of the least size that holds :attr:`Buckets.between`.
+        config: its settings.
+        run: calls the library's function of a network with the network's inputs; all outputs.
+        root: the project's root.
+    """
+    between = buckets.between
+    assert between is not None
+    bucket = next(size for size in buckets.sizes if size > between)
+    smaller = read_network(of_size(config, buckets.dimension, between), root)
+    named = zip(smaller.inputs.items(), buckets.inputs, strict=True)
+    inputs = {name: padded(array, axis, bucket) for (name, array), axis in named}
+    outputs = run(replace(network, inputs=inputs))
+    for name, output, axis, expected in zip(
+        network.outputs, outputs, buckets.outputs, smaller.expected, strict=True
+    ):
+        try:
+            agreement = output_agreement(front(output, axis, between), expected)
+        except TuneError as error:
+            return f"output {name}: {error}"
+        if agreement.differs:
+            return f"output {name} differs by {agreement.max_rel:.0e} of its largest value"
+    return ""
+
+
+def padded(array: Array, axis: int | None, size: int) -> Array:
+    """Return an array with zeros behind it, up to a size of an axis."""
+    if axis is None or array.shape[axis] == size:
+        return array
+    behind = [(0, 0)] * array.ndim
+    behind[axis] = (0, size - array.shape[axis])
+    return np.pad(array, behind)
+
+
+def front(array: Any, axis: int | None, size: int) -> Any:
+    """Return the first values along an axis, of an array or tensor, without a copy."""
+    if axis is None or array.shape[axis] == size:
+        return array
+    return array[(slice(None),) * axis + (slice(size),)]
+
+
+def _axes(shapes: Sequence[Sequence[tuple[int, ...]]]) -> Axes:
+    """Return for each tensor the axis that differs between sizes.
+
+    Args:
+        shapes: of the tensors, for each size.
+    """
+    axes: list[int | None] = []
+    for of_tensor in zip(*shapes, strict=True):
+        differing = [
+            axis for axis, sizes in enumerate(zip(*of_tensor, strict=True)) if len(set(sizes)) > 1
+        ]
+        axes.append(differing[0] if differing else None)
+    return tuple(axes)

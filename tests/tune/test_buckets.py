@@ -1,0 +1,210 @@
+"""`network.buckets`: one library for several batches or lengths, with a real compiler and ONNX Runtime beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from torch import nn
+
+import tencost
+from tencost import cli
+from tencost.errors import ConfigError
+from tencost.tune.library import CompiledNetwork
+
+pytestmark = pytest.mark.tvm
+Array = np.ndarray[Any, Any]
+
+
+def write(
+    path: Path, nodes: list[Any], inputs: dict[str, list[Any]], output: list[Any], **weights: Array
+) -> Path:
+    """Write a network of float32 tensors as an ONNX file."""
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [tensor(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [tensor("y", TensorProto.FLOAT, output)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    return path
+
+
+def write_images(path: Path) -> Path:
+    """Write a convolution, its mean and a dense layer, of any batch."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "filters"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "dense"], ["y"]),
+    ]
+    return write(
+        path, nodes, {"x": ["N", 3, 16, 16]}, ["N", 1000],
+        filters=rng.normal(size=(64, 3, 3, 3)).astype(np.float32),
+        dense=rng.normal(size=(64, 1000)).astype(np.float32),
+    )  # fmt: skip
+
+
+def reference(path: Path, **values: Array) -> Array:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, values)[0])
+
+
+def images(count: int) -> Array:
+    return np.random.default_rng(count).normal(size=(count, 3, 16, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("buckets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def fast(folder: Path) -> CompiledNetwork:
+    path = write_images(folder / "images.onnx")
+    return tencost.compile(path, overrides=["network.buckets=[1,8,4]"])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8])
+def test_any_batch_up_to_the_largest(fast: CompiledNetwork, folder: Path, count: int) -> None:
+    found = fast(images(count))
+    assert found.shape == (count, 1000)
+    expected = reference(folder / "images.onnx", x=images(count))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_larger_batch_is_refused_with_what_would_help(fast: CompiledNetwork) -> None:
+    with pytest.raises(ValueError, match=r"at most 8 \(1, 4, 8\), found 9.*network.buckets"):
+        fast(images(9))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 16, 16), (2, 4, 16, 16), (3, 16, 16)])
+def test_another_shape_is_refused(fast: CompiledNetwork, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected the shape \[n, 3, 16, 16\], found"):
+        fast(np.zeros(shape, np.float32))
+
+
+def test_it_is_saved_with_its_sizes(fast: CompiledNetwork, folder: Path) -> None:
+    loaded = tencost.load(fast.save(folder / "saved.so"))
+    np.testing.assert_array_equal(loaded(images(3)), fast(images(3)))
+    assert str(loaded.inputs[0]) == "float32 [n, 3, 16, 16]"
+    described = json.loads((folder / "saved.json").read_text())["buckets"]
+    assert described == {
+        "dimension": "batch", "sizes": [1, 4, 8], "inputs": [0], "outputs": [0], "padded": True,
+    }  # fmt: skip
+
+
+def test_sizes_share_their_weights(fast: CompiledNetwork, folder: Path) -> None:
+    alone = tencost.compile(folder / "images.onnx", overrides=["network.batch=8"])
+    assert fast.path.stat().st_size < 2 * alone.path.stat().st_size
+
+
+def test_the_runner_runs_the_largest(fast: CompiledNetwork, folder: Path) -> None:
+    from runpy import run_path
+    from unittest.mock import patch
+
+    library = fast.save(folder / "runner.so")
+    with patch("sys.argv", ["runner.py", str(library.with_suffix(".npz")), str(folder / "y.npz")]):
+        run_path(str(library.with_suffix(".py")))
+    with np.load(folder / "y.npz") as found, np.load(library.with_suffix(".npz")) as samples:
+        np.testing.assert_allclose(found["output_0"], samples["expected_0"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_length_that_cannot_be_padded_is_run_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=1)]
+    path = write(folder / "lengths.onnx", nodes, {"x": [1, "T", 4]}, [1, "T", 4])
+    fast = tencost.compile(path, overrides=["network.buckets=[8,32]"])
+    assert "network.size=4, padded, computes something else" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    x = np.random.default_rng(0).normal(size=(1, 32, 4)).astype(np.float32)
+    np.testing.assert_allclose(fast(x), reference(path, x=x), rtol=1e-4)
+    with pytest.raises(ValueError, match=r"one of \(8, 32\), found 20"):
+        fast(x[:, :20])
+
+
+def test_a_mask_lets_a_length_be_padded(folder: Path) -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "mask"], ["m"]),
+        helper.make_node("ReduceSum", ["m", "axis"], ["s"], keepdims=0),
+        helper.make_node("Identity", ["s"], ["y"]),
+    ]
+    path = write(
+        folder / "masked.onnx", nodes, {"x": [1, "T", 4], "mask": [1, "T", 1]}, [1, 4],
+        axis=np.array([1]),
+    )  # fmt: skip
+    fast = tencost.compile(path, overrides=["network.buckets=[8,32]"])
+    rng = np.random.default_rng(0)
+    x, mask = (rng.normal(size=(1, 20, size)).astype(np.float32) for size in (4, 1))
+    expected = reference(path, x=x, mask=mask)
+    np.testing.assert_allclose(fast(x, mask), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="one size n of all inputs, found x 20, mask 19"):
+        fast(x, mask[:, :19])
+
+
+def test_a_file_of_torch_export(folder: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    program = torch.export.export(
+        module, (torch.ones(2, 8),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    torch.export.save(program, folder / "dense.pt2")
+    fast = tencost.compile(folder / "dense.pt2", overrides=["network.buckets=[2,6]"], trusted=True)
+    x = torch.randn(5, 8)
+    found = fast(x)
+    assert isinstance(found, torch.Tensor)
+    torch.testing.assert_close(found, module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ([1, 3, 16, 16], "leaves open, found none. Export it with that dimension dynamic"),
+        (["N", 3, "H", "W"], "found H, W. Settle the others: network.inputs.<name>.shape"),
+    ],
+)
+def test_a_file_without_one_open_dimension_is_refused(
+    tmp_path: Path, shape: list[Any], reason: str
+) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = write(tmp_path / "net.onnx", nodes, {"x": shape}, shape)
+    with pytest.raises(ConfigError) as error:
+        tencost.compile(path, overrides=["network.buckets=[1,2]"])
+    assert reason in str(error.value)
+
+
+@pytest.mark.parametrize("buckets", ["[0,2]", "[2,2]"])
+def test_sizes_are_different_and_positive(folder: Path, buckets: str) -> None:
+    with pytest.raises(ConfigError, match=r"network\.buckets: expected different sizes from 1 on"):
+        tencost.compile(folder / "images.onnx", overrides=[f"network.buckets={buckets}"])
+
+
+def test_tune_takes_one_size_at_a_time(
+    fast: CompiledNetwork, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["network=onnx", f"network.path={folder / 'images.onnx'}", "network.buckets=[1,8]"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["tune", *words])
+    assert ended.value.code == 2
+    assert "network.batch=8" in capsys.readouterr().err
+    del fast
