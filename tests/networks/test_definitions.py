@@ -27,14 +27,19 @@ SMALL = {
     "whisper_tiny": ["size=64", "config.max_source_positions=32"],
     "deit_tiny": ["size=48"],
     "vit_s": ["size=48"],
-    "swin_tiny": ["size=64", "config.window_size=2", "config.depths=[2,1,1,1]"],
+    "swin_tiny": [
+        "size=64", "config.window_size=2", "config.depths=[2,1]", "config.num_heads=[3,6]",
+    ],
     "dlrm": ["batch=8"],
     "inception_v3": ["size=75"],
     "vgg_16": [
         "size=32", "config.hidden_size=64", "config.depths=[2,1]", "config.channels=[64,128]",
     ],
     "densenet_121": ["size=32", "config.depths=[1,2]"],
-    "efficientnet_b0": ["size=64", "config.num_block_repeats=[1,2,1,1,1,1,1]"],
+    "efficientnet_b0": [
+        "size=64", "config.num_block_repeats=[1,2,1]", "config.kernel_sizes=[3,3,5]", "config.strides=[1,2,2]",
+        "config.in_channels=[32,16,24]", "config.out_channels=[16,24,40]", "config.expand_ratios=[1,6,6]",
+    ],
     "convnext_tiny": ["size=64", "config.depths=[1,1,1,1]"],
     "poolformer_s12": ["size=64", "config.depths=[1,1,1,1]"],
     "regnet_y": ["size=64", "config.depths=[1,2]", "config.hidden_sizes=[48,104]"],
