@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -53,8 +54,12 @@ ALONE = {"workers", "measure"}
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Divide tests over pytest's workers (`--dist loadgroup`): what shares slow fixtures stays together."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Divide tests over pytest's workers (`--dist loadgroup`): what shares slow fixtures stays together.
+
+    Workers get groups of many tests first, and those of one test in the order in which they are collected: slow ones
+    before the thousands of quick tests, or a worker waits for another one's slow test at the end.
+    """
     for item in items:
         room = item.path.parent.name
         if room in ALONE:
@@ -65,6 +70,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         elif isinstance(item, pytest.Function) and "mlflow_database" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("mlflow"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +143,15 @@ def as_writer(object_store: servers.ObjectStore, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="session")
 def mlflow_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty MLflow database."""
+    """An empty MLflow database; from here on SQLite does not wait for the disk, as only a power cut would notice."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    @event.listens_for(Engine, "connect")
+    def wait_for_no_disk(connection: Any, _record: Any) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous = OFF").close()
+
     return toy.make_mlflow_database(tmp_path_factory.mktemp("mlflow"))
 
 

@@ -16,6 +16,7 @@ from tencost.programs.codegen.index_arithmetic import kept_in_order
 
 pytestmark = pytest.mark.tvm
 op = relax.op
+SIZES = (2, 3, 10, 17, 24, 30, 40, 48, 50)
 LARGEST = 50
 
 
@@ -92,8 +93,8 @@ def as_written(size: int, other: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.slow
-def test_nearest_pixels_of_all_sizes_are_onnx_runtimes(target: dict[str, Any]) -> None:
-    """The formula of TVM's Resize rounds otherwise than ONNX Runtime's for 77 of the 2,500 pairs: not LLVM's doing."""
+def test_nearest_pixels_of_many_sizes_are_onnx_runtimes(target: dict[str, Any]) -> None:
+    """The formula of TVM's Resize rounds otherwise than ONNX Runtime's for some pairs of sizes: not LLVM's doing."""
     others, granted = range(1, LARGEST + 1), rules.lenient(target)
     by_formula, reordered = 0, 0
 
@@ -103,7 +104,7 @@ def test_nearest_pixels_of_all_sizes_are_onnx_runtimes(target: dict[str, Any]) -
         built.jit()["main"](tvm.runtime.tensor(np.arange(size, dtype=np.float32)), output)
         return np.split(output.numpy(), np.cumsum(others)[:-1])
 
-    for size in range(1, LARGEST + 1):
+    for size in SIZES:
         theirs = onnx_runtime_pixels(size, others)
         written = [as_written(size, other) for other in others]
         function = pixels_function(size, others)
@@ -115,7 +116,7 @@ def test_nearest_pixels_of_all_sizes_are_onnx_runtimes(target: dict[str, Any]) -
         if size in (2, 10, 30):
             free = zip(pixels(function, size), written, strict=True)
             reordered += sum(not np.array_equal(one, here) for one, here in free)
-    assert by_formula <= 77
+    assert by_formula <= 27
     assert reordered > 10, "without fences LLVM takes other pixels, else nothing is tested"
 
 

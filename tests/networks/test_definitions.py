@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tencost.config import NetworkConfig
-from tencost.config.composition import compose
+from tencost.config.composition import choice_values, compose
 from tencost.errors import ConfigError
 from tencost.networks.network import load_network
 from tencost.networks.sources import transformers
@@ -27,30 +27,49 @@ SMALL = {
     "whisper_tiny": ["size=64", "config.max_source_positions=32"],
     "deit_tiny": ["size=48"],
     "vit_s": ["size=48"],
-    "swin_tiny": ["size=64", "config.window_size=2", "config.depths=[2,1,1,1]"],
+    "swin_tiny": [
+        "size=64", "config.window_size=2", "config.depths=[2,1]", "config.num_heads=[3,6]",
+    ],
     "dlrm": ["batch=8"],
     "inception_v3": ["size=75"],
-    "vgg_16": ["size=32", "config.hidden_size=64"],
-    "densenet_121": ["size=32", "config.depths=[2,2,2,2]"],
-    "efficientnet_b0": ["size=64", "config.num_block_repeats=[1,2,2,2,2,2,1]"],
+    "vgg_16": [
+        "size=32", "config.hidden_size=64", "config.depths=[2,1]", "config.channels=[64,128]",
+    ],
+    "densenet_121": ["size=32", "config.depths=[1,2]"],
+    "efficientnet_b0": [
+        "size=64", "config.num_block_repeats=[1,2,1]", "config.kernel_sizes=[3,3,5]", "config.strides=[1,2,2]",
+        "config.in_channels=[32,16,24]", "config.out_channels=[16,24,40]", "config.expand_ratios=[1,6,6]",
+    ],
     "convnext_tiny": ["size=64", "config.depths=[1,1,1,1]"],
     "poolformer_s12": ["size=64", "config.depths=[1,1,1,1]"],
-    "regnet_y": ["size=64", "config.depths=[1,2,2,2]"],
+    "regnet_y": ["size=64", "config.depths=[1,2]", "config.hidden_sizes=[48,104]"],
     "segformer_b0": ["size=64", "config.depths=[1,1,1,1]"],
-    "resnet_50": ["size=64", "config.depths=[2,2,2,2]"],
-    "wide_resnet_50": ["size=64", "config.depths=[2,2,2,2]"],
-    "resnext_50": ["size=64", "config.depths=[2,2,2,2]"],
-}
-"""The least sizes and depths at which every kind of layer occurs: further blocks of a stage repeat the last one. Swin's
-windows of 2 divide 64 pixels as those of 7 divide 224; of a DenseNet's layers, only the number of channels differs."""
+    "resnet_18": ["size=64", "config.depths=[2,1]", "config.hidden_sizes=[64,128]"],
+    "resnet_50": ["size=64", "config.depths=[2,1]", "config.hidden_sizes=[256,512]"],
+    "wide_resnet_50": ["size=64", "config.depths=[2,1]"],
+    "resnext_50": ["size=64", "config.depths=[2,1]"],
+    "resnet3d_18": ["size=16", "config.depths=[2,1]"],
+    "mnasnet": [
+        "size=64",
+        "config.blocks=[[3,32,16,0,relu,1],[3,48,24,0,relu,2],[3,72,24,0,relu,1],[5,72,40,0,relu,2]]",
+    ],
+    "mobilenet_v3": [
+        "size=64",
+        "config.blocks=[[3,16,16,0,relu,1],[3,64,24,0,relu,2],[5,72,40,24,relu,2],"
+        "[3,240,80,0,hardswish,2],[3,480,112,120,hardswish,1],[5,672,112,168,hardswish,1]]",
+    ],
+}  # fmt: skip
+"""The least sizes, stages and depths at which every kind of layer occurs: further blocks of a stage repeat the last
+one, and further stages have more channels. Swin's windows of 2 divide 64 pixels as those of 7 divide 224. Exporting
+from PyTorch takes most of a test's time, and it grows with the layers."""
 CAUSAL = ("gpt2", "llama")
 """Their masks compare truth values with each other, which TVM's code generator takes for floating-point numbers."""
 
 
 def small(name: str) -> NetworkConfig:
     """A definition with an input of 64 pixels or 16 places, where it allows."""
-    config, _ = compose([f"network={name}"])
-    is_image = [len(item.shape) for item in config.network.inputs.values()] == [4]
+    inputs = choice_values("network", name)["inputs"].values()
+    is_image = [len(array["shape"]) for array in inputs] == [4]
     words = SMALL.get(name, [f"size={64 if is_image else 16}"])
     return compose([f"network={name}", *(f"network.{word}" for word in words)])[0].network
 

@@ -83,14 +83,11 @@ def test_a_saved_network_is_the_same_one_without_pytorch(
     assert load_network(replace(saved, output="pooler_output"), tmp_path).output == 1
 
 
-def test_same_seed_same_network() -> None:
-    one, two = load_network(tiny_bert()), load_network(tiny_bert(seed=1))
-    np.testing.assert_array_equal(one.expected[0], load_network(tiny_bert()).expected[0])
-    assert not np.array_equal(one.expected[0], two.expected[0])
-
-
-def test_another_output_is_chosen_by_name() -> None:
-    assert load_network(tiny_bert(output="pooler_output")).output == 1
+def test_same_seed_same_network(network: Network) -> None:
+    again, other = (load_network(tiny_bert(seed=seed, output="pooler_output")) for seed in (0, 1))
+    np.testing.assert_array_equal(network.expected[0], again.expected[0])
+    assert not np.array_equal(network.expected[0], other.expected[0])
+    assert (network.output, again.output) == (0, 1), "the other one is chosen by its name"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ import pytest
 import yaml
 from dvc.repo import Repo
 
+from tencost import cli
+
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "datasets" / "tencost-xeon.tar.zst"
 HARDWARE = "xeon-avx2-1c"
@@ -87,12 +89,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dataset": "slice",
         "split": "by_network",
         "hardware": [HARDWARE],
-        "features": ["per_store", "tiles", "trace"],
+        "features": ["per_store", "tiles"],
         "models": {
             "per_store": ["random", "tvm_mlp", "tvm_xgb"],
             "per_store_tiles": ["xgb"],
-            "tiles": ["xgb"],
-            "trace": ["xgb"],
         },
         "seeds": "0,1",
     }  # fmt: skip
@@ -184,12 +184,8 @@ def test_mlflow_has_a_run_a_model_and_a_registered_version(project: Path) -> Non
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], "tags.`tencost.stage` = 'train'")
     finished = [run for run in runs if run.info.status == "FINISHED"]
-    assert len(finished) == 6
-    run = next(
-        run
-        for run in finished
-        if run.data.tags["family"] == "xgb" and run.data.tags["features"] == "tiles"
-    )
+    assert len(finished) == 4
+    run = next(run for run in finished if run.data.tags["family"] == "xgb")
     assert run.data.metrics["evaluate/top1"] > 0
     assert run.inputs.dataset_inputs
     versions = client.search_model_versions(f"name = 'tencost-{HARDWARE}'")
@@ -213,31 +209,29 @@ def test_a_split_re_runs_training_but_not_the_features(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "stages"),
+    ("modules", "stages"),
     [
-        ("records/formats/ansor/rows.py", {"records"}),
-        ("compat/lorien/dialects.py", set()),
-        ("cli/main.py", set()),
-        ("config/schema.py", set()),
-        ("tune/stage.py", set()),
-        ("models/programs/families/tvm_mlp.py", {f"train@tvm_mlp-per_store-{HARDWARE}", "+"}),
+        (["records/formats/ansor/rows.py"], {"records"}),
+        (["compat/lorien/dialects.py", "cli/main.py", "config/schema.py", "tune/stage.py"], set()),
+        (
+            ["models/programs/families/tvm_mlp.py"],  # evaluation and registration load any family
+            {f"train@tvm_mlp-per_store-{HARDWARE}", f"evaluate@{HARDWARE}", f"register@{HARDWARE}"},
+        ),
     ],
 )
 def test_a_comment_re_runs_what_reaches_the_module(
-    project: Path, module: str, stages: set[str]
+    project: Path, modules: list[str], stages: set[str]
 ) -> None:
-    path = project / "src" / "tencost" / module
-    before = path.read_bytes()
-    path.write_bytes(before + b"# a comment\n")
+    paths = [project / "src" / "tencost" / module for module in modules]
+    originals = [path.read_bytes() for path in paths]
+    for path, original in zip(paths, originals, strict=True):
+        path.write_bytes(original + b"# a comment\n")
     try:
         changed = changed_stages(project)
     finally:
-        path.write_bytes(before)
-    # Evaluation and registration load bundles of any family.
-    expected = stages - {"+"}
-    if "+" in stages:
-        expected |= {f"evaluate@{HARDWARE}", f"register@{HARDWARE}"}
-    assert changed == expected
+        for path, original in zip(paths, originals, strict=True):
+            path.write_bytes(original)
+    assert changed == stages
 
 
 def test_going_back_trains_nothing(project: Path) -> None:
@@ -252,11 +246,10 @@ def test_going_back_trains_nothing(project: Path) -> None:
 def test_a_lock_that_a_kill_cut_off_is_restored(project: Path) -> None:
     lock = project / "dvc.lock"
     whole = lock.read_bytes()
-    for left in (0, len(whole) // 2):
-        lock.write_bytes(whole[:left])
-        told = tencost(project, "pipeline")
-        assert "Running stage" not in told.replace("Running stage 'register", "")
-        assert json.loads(json.dumps(yaml.safe_load(lock.read_text()))) == yaml.safe_load(whole)
+    lock.write_bytes(whole[: len(whole) // 2])
+    told = tencost(project, "pipeline")
+    assert "Running stage" not in told.replace("Running stage 'register", "")
+    assert json.loads(json.dumps(yaml.safe_load(lock.read_text()))) == yaml.safe_load(whole)
 
 
 def test_a_lost_registry_is_filled_again_without_training(project: Path) -> None:
@@ -278,26 +271,19 @@ def test_a_lost_registry_is_filled_again_without_training(project: Path) -> None
         kept.rename(project / "mlruns")
 
 
-def test_a_sweep_is_nested_and_skips_impossible_pairs(project: Path) -> None:
+def test_a_sweep_is_nested_and_skips_impossible_pairs(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from mlflow import MlflowClient
 
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "tencost.cli", "train", "-m", "dataset=slice", f"hardware={HARDWARE}",
-            "model=xgb,random,tvm_xgb", "features=tiles,per_store", "++model.num_threads=1",
-        ],
-        cwd=project, env=environment(project), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2, "random has no num_threads"
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "tencost.cli", "train", "-m", "dataset=slice", f"hardware={HARDWARE}",
-            "model=xgb,tvm_xgb", "features=tiles,per_store",
-        ],
-        cwd=project, env=environment(project), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "skipped model=tvm_xgb features=tiles" in done.stderr
+    monkeypatch.chdir(project)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    sweep = ["train", "-m", "dataset=slice", f"hardware={HARDWARE}", "features=tiles,per_store"]
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*sweep, "model=random,xgb", "++model.num_threads=1"])
+    assert ended.value.code == 2, "random has no num_threads"
+    cli.main([*sweep, "model=xgb,tvm_xgb"])
+    assert "skipped model=tvm_xgb features=tiles" in capsys.readouterr().err
     uri = f"sqlite:///{project / 'mlruns' / 'mlflow.db'}"
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     experiment = client.get_experiment_by_name("tencost")

@@ -6,6 +6,7 @@ import io
 import math
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+import toy_project as toy
 from tencost import cli
 from tencost.errors import ConfigError, RegistryError
 from tencost.evaluate import stage as evaluation
@@ -68,15 +70,26 @@ def mark(project: Path) -> Path:
     return project / "mlruns" / "registered" / "toy" / "toy-1c.json"
 
 
+@pytest.fixture(scope="module")
+def promoted_template(toy_project_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy project with a first champion."""
+    root = tmp_path_factory.mktemp("promoted") / "project"
+    shutil.copytree(toy_project_template, root)
+    train_here = partial(toy.train_toy, root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        client = registry.connect(tracking.setup(root))
+        train_here("random", FLOOR)
+        train_trees(root, client, train_here, 30)
+        assert challenge(root, toy.toy_config()).promote
+    return root
+
+
 @pytest.fixture
-def promoted(toy_project: Path, toy_config: Any, train_toy: Train) -> Any:
-    """The toy project with a first champion; returns a registry client."""
-    client = registry.connect(tracking.setup(toy_project))
-    train_toy("random", FLOOR)
-    train_trees(toy_project, client, train_toy, 30)
-    verdict = challenge(toy_project, toy_config)
-    assert verdict.promote
-    return client
+def promoted(toy_project: Path, promoted_template: Path) -> Any:
+    """A registry client of the toy project, which has a first champion."""
+    shutil.copytree(promoted_template, toy_project, dirs_exist_ok=True)
+    return registry.connect(tracking.setup(toy_project))
 
 
 class Killed(BaseException):

@@ -26,8 +26,8 @@ from tencost.store.layout import data_files
 from tencost.store.record_store import RecordStore
 from tencost.store.schema import Record
 
-WRITERS = 4
-BATCHES = 12
+WRITERS = 3
+BATCHES = 8
 SIZE = 3
 """Records of a batch that no other writer has; as many again are the same for all writers."""
 

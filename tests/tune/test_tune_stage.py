@@ -73,20 +73,33 @@ def rows(root: Path, query: str) -> list[Any]:
     return found
 
 
-def test_what_another_machine_measures_stays_out_of_the_store(
+def test_another_machine_measures_for_no_store_and_stops_slow_default_schedules(
     root: Path,
     config: Callable[..., Config],
     make_bundle: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cfg = config(**{"tuner.trials": 4, "model_uri": make_bundle("xgb")})
+    monkeypatch.setattr("tencost.tune.verify.MAX_DEFAULT_S", 0.0)
+    quick = {"tuner.trials": 4, "tuner.default_timeout_s": 1e-8}
+    cfg = config(**quick, model_uri=make_bundle("xgb"))
     other = replace(resolve_hardware(cfg.hardware), name="elsewhere", model="Another 9999 CPU")
     folder = run(replace(cfg, hardware=other), root)
-    told = " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert "not the machine of hardware 'elsewhere'" in told
     assert "instead of Another 9999 CPU" in told
     assert read_points(folder / "tuning_curve.csv")[-1].trials == 4
     assert not (root / "data" / "store").exists()
+
+    assert "were stopped after 1e-08 s, and count as that" in told
+    assert "not timed: its tasks alone take" in told
+    report = json.loads((folder / "report.json").read_text())
+    assert report["tasks_default_stopped"] == report["tasks"]
+    seconds = json.loads((folder / "session.json").read_text())["baseline_s"]
+    assert set(seconds.values()) == {1e-8}
+    assert report["network_default_at_least_s"] == report["tasks_default_latency_s"]
+    assert "network_default_latency_s" not in report
+    assert report["network_latency_s"] > 0
 
 
 def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
@@ -190,12 +203,25 @@ def test_a_network_is_tuned_with_a_bundle_and_tuning_goes_on(
 
 
 def test_a_folder_from_before_weights_were_packed_goes_on(
-    root: Path, config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
+    root: Path,
+    config: Callable[..., Config],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its programs are of other workloads: they stay, count as nothing measured, and can be compared with."""
-    before = config(**{"tuner.trials": 16, "model_uri": "scratch"})
-    before.network.pack_weights = False
-    made = run(before, root)
+    """Its programs are of other workloads: they stay, count as nothing measured, and can be compared with.
+
+    Without a champion it learns from scratch.
+    """
+    with monkeypatch.context() as patch:
+        # A packaged champion stands for no other alias.
+        patch.setenv("TENCOST_ALIAS", "staging")
+        before = config(**{"tuner.trials": 16})
+        before.network.pack_weights = False
+        made = run(before, root)
+    assert json.loads((made / "report.json").read_text())["model"] == "scratch"
+    told = " ".join(capsys.readouterr().err.split())
+    assert "No registered model for hardware local" in told
+    assert "tencost-local" in told
     folder = root / "tuned" / "tiny-local"
     assert made == folder.with_name("tiny-unpacked-local")
     made.rename(folder)  # as it was called then
@@ -221,20 +247,6 @@ def test_a_folder_from_before_weights_were_packed_goes_on(
     trials = [point.trials for point in read_points(folder / "tuning_curve.csv")]
     assert (trials[0], trials[-1]) == (0, 16)
     assert trials == sorted(trials)
-
-
-def test_without_a_champion_it_learns_from_scratch(
-    root: Path,
-    config: Callable[..., Config],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TENCOST_ALIAS", "staging")  # a packaged champion stands for no other alias
-    folder = run(config(**{"tuner.trials": 8}), root)
-    assert json.loads((folder / "report.json").read_text())["model"] == "scratch"
-    told = " ".join(capsys.readouterr().err.split())
-    assert "No registered model for hardware local" in told
-    assert "tencost-local" in told
 
 
 def test_a_model_that_is_asked_for_must_be_there(root: Path, config: Callable[..., Config]) -> None:
@@ -320,26 +332,6 @@ def test_sizes_that_are_known_only_when_it_runs_are_refused(is_open: bool) -> No
         return
     with pytest.raises(TuneError, match=r"expected fixed shapes, found those of matmul with rows"):
         check_shapes(network, tasks)
-
-
-def test_a_slow_default_schedule_is_stopped_and_said_so(
-    root: Path,
-    config: Callable[..., Config],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tencost.tune.verify.MAX_DEFAULT_S", 0.0)
-    folder = run(config(**{"tuner.trials": 4, "tuner.default_timeout_s": 1e-8}), root)
-    report = json.loads((folder / "report.json").read_text())
-    assert report["tasks_default_stopped"] == report["tasks"]
-    seconds = json.loads((folder / "session.json").read_text())["baseline_s"]
-    assert set(seconds.values()) == {1e-8}
-    assert report["network_default_at_least_s"] == report["tasks_default_latency_s"]
-    assert "network_default_latency_s" not in report
-    assert report["network_latency_s"] > 0
-    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert "were stopped after 1e-08 s, and count as that" in told
-    assert "not timed: its tasks alone take" in told
 
 
 def test_a_network_that_tvm_cannot_compile_is_refused_before_anything_is_measured(

@@ -113,7 +113,7 @@ def test_arguments_beyond_the_limit_are_the_program_s_failure(
             assert "memory" in timing.error
             assert "2048 MiB" in timing.error
             assert worker.process.pid == process
-            after = run(GIB // 16)
+            after = run(GIB // 64)
             assert after.status is Status.ok, after.error
             assert worker.process.pid == process
 
