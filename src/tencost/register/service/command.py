@@ -6,7 +6,9 @@ import ipaddress
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
@@ -28,6 +30,8 @@ TOKEN = "TENCOST_SERVE_TOKEN"
 """Environment variable with the token that requests must bear."""
 START_SECONDS = 120.0
 """How long the first worker may take to import TVM and to load the model."""
+_LOOK_SECONDS = 0.05
+"""How often a starting service looks whether it is ready."""
 STOP_SECONDS = 10
 """How long requests that are being answered may take when the service is told to stop."""
 
@@ -65,12 +69,18 @@ def serve(
     pool = ScoringPool(ServedModel(folder, tuple(sorted(device.items()))), jobs)
     rules = Rules(info.target_kind, limits.candidates, kind_of(info.feature_spec).lowers)
     readers = Readers(rules)
-    with _listening(host, port) as listener:
+    with ThreadPoolExecutor(1) as starter, _listening(host, port) as listener:
         try:
-            _handle_signals(_stop_starting)
+            stop = threading.Event()
+            _handle_signals(lambda *_: stop.set())
+            starting = starter.submit(_begin, pool, readers, info.target_kind)
             with console.status(f"{uri}: starting"):
-                readers.begin()
-                _begin(pool, info.target_kind)
+                while not (starting.done() or stop.wait(_LOOK_SECONDS)):
+                    pass
+            if stop.is_set():
+                console.print(f"{uri}: stopped before it was ready")
+                return
+            starting.result()
             service = Service(uri, manifest_digest(folder), info, pool, readers, limits, token)
             settings = uvicorn.Config(
                 service.app, log_level="warning", access_log=False, lifespan="off",
@@ -81,10 +91,11 @@ def serve(
             console.print(
                 f"{uri}: http://{address}:{free_port} ({signals.name()} ends it)", soft_wrap=True
             )
-            _handle_signals(lambda *_: None)  # uvicorn raises it again when all is answered
-            uvicorn.Server(settings).run(sockets=[listener])
-        except KeyboardInterrupt:
-            console.print(f"{uri}: stopped before it was ready")
+            server = uvicorn.Server(settings)
+            # uvicorn has handlers of its own while it runs, and raises the signal again when all is answered.
+            _handle_signals(lambda *_: setattr(server, "should_exit", True))
+            server.should_exit = stop.is_set()
+            server.run(sockets=[listener])
         finally:
             pool.close()
             readers.close()
@@ -95,14 +106,12 @@ def _handle_signals(handler: Callable[[int, object], None]) -> None:
         signal.signal(number, handler)
 
 
-def _stop_starting(number: int, frame: object) -> None:
-    """End in order where the service is told to stop before it listens."""
-    del number, frame
-    raise KeyboardInterrupt
+def _begin(pool: ScoringPool, readers: Readers, target_kind: str) -> None:
+    """Start the processes and let a worker load the model, so that what is wrong with it is said now.
 
-
-def _begin(pool: ScoringPool, target_kind: str) -> None:
-    """Let a worker load the model, so that what is wrong with it is said now."""
+    Not in the main thread, where a signal would come between a process and what it is sent: it would print a traceback.
+    """
+    readers.begin()
     empty = Chunk("w", "", f'{{"kind": "{target_kind}"}}', (), ())
     try:
         pool.begin(empty, START_SECONDS)
