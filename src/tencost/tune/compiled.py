@@ -18,7 +18,6 @@ from tencost.errors import HardwareError, TuneError
 from tencost.networks.network import Network, NetworkTask, variant_name
 from tencost.networks.source import first_sentence
 from tencost.tune.deploy import (
-    TOLERANCE,
     TVM_ERRORS,
     better_than_rules,
     compare_outputs,
@@ -243,7 +242,7 @@ def _difference(network: Network, host: Host, built: Any, tuned: int, console: C
     if agreement.differs:
         raise TuneError(
             f"network {network.name!r}: the compiled network's output {name} differs from that of "
-            f"{network.computed_by} by {agreement.max_rel:.2e} of its largest value ({TOLERANCE:g} is "
+            f"{network.computed_by} by {agreement.max_rel:.2e} of its largest value ({agreement.tolerance:g} is "
             "accepted); nothing was written. "
             + (
                 "`tencost tune` finds the programs of a database that compute something else"

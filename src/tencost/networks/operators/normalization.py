@@ -11,8 +11,9 @@ IN_EVALUATION = "(export the network in evaluation mode)"
 
 
 def _layer_normalization(node: Node) -> None:
-    """The frontend returns zeros as mean and inverse deviation."""
-    if node.is_read(1) or node.is_read(2):
+    """The frontend returns zeros as mean and inverse deviation; TVM lowers it for float16 and float32 only."""
+    is_other = node.has_type(0) and node.dtype(0) not in (np.float16, np.float32)
+    if node.is_read(1) or node.is_read(2) or is_other:
         as_function(node)
 
 
