@@ -14,6 +14,7 @@ from typing import Any
 from tencost.networks.onnx_graph import replace, subgraphs
 from tencost.networks.operators import (
     arithmetic,
+    attention,
     functions,
     normalization,
     quantized,
@@ -30,6 +31,7 @@ __all__ = ["Refused", "written_anew"]
 Writer = Callable[[Node], None]
 _KINDS = (
     arithmetic,
+    attention,
     functions,
     normalization,
     quantized,

@@ -96,7 +96,7 @@ def evaluate(node: Node) -> bool:
 WRITERS = dict.fromkeys(
     (
         "Attention",  # the frontend knows com.microsoft's, whose inputs are others
-        "CausalConvWithState", "Celu", "CenterCropPad", "DynamicQuantizeLinear", "LinearAttention",
+        "CausalConvWithState", "Celu", "CenterCropPad", "DynamicQuantizeLinear",
         "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SpaceToDepth", "SwiGLU",
         "Swish",
     ),

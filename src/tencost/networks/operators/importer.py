@@ -6,6 +6,7 @@ know no blocks. BitCast and NonMaxSuppression have no equivalent among the opera
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,7 +123,7 @@ def _non_max_suppression(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
         return te.extern(
             [(batch * classes * each, 3)],
             list(tensors),
-            lambda ins, outs: _selection(*ins, outs[0], each, from_center),
+            lambda ins, outs: _selection([*ins, *outs], each, from_center),
             dtype=["int64"],
             name="non_max_suppression",
         )
@@ -132,9 +133,9 @@ def _non_max_suppression(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
     )
 
 
-def _selection(
-    boxes: Any, scores: Any, overlap: Any, least: Any, rows: Any, each: int, from_center: bool
-) -> Any:
+def _selection(buffers: Sequence[Any], each: int, from_center: bool) -> Any:
+    """Return the loops of NonMaxSuppression over buffers: boxes, scores, both thresholds, the rows that are written."""
+    boxes, scores, overlap, least, rows = buffers
     batch, classes, count = (int(size) for size in scores.shape)
 
     def corners(image: Any, box: Any) -> list[Any]:
