@@ -256,7 +256,7 @@ def no_input(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (unknown_operator, "no operator Det, StringNormalizer (mine.onnx). Export"),
+        (unknown_operator, "no operator StringNormalizer (mine.onnx). Export"),
         (foreign_operator, "no operator my.company.Relu (mine.onnx)"),
         (refused_operator, "cannot import operator Reshape of mine.onnx: "),
         (data_dependent, "expected outputs of fixed shape, found "),

@@ -14,8 +14,8 @@ from tencost.errors import ConfigError
 
 Array = npt.NDArray[Any]
 
-_FLOATS = ("float16", "float32", "float64")
-_INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,34 @@ def fuse(mod: Any) -> Any:
     return relax.get_pipeline("zero")(mod)
 
 
+_ROUNDING = {"float16": 2.0**-7, "bfloat16": 2.0**-4, "int8": 2.0**-5, "uint8": 2.0**-5}
+"""Type -> eight units in its last place, in relation to the largest value: 10 and 7 bits, and 8 bits of a quantum."""
+_SINGLE = 1e-4
+
+
+def tolerance_of(mod: Any) -> float:
+    """Return how far the outputs of a fused network may be off, relative to their largest value.
+
+    It follows the coarsest type in which the network stores floats, or to which it quantizes them: a sum that another
+    runtime adds in another order may be rounded to the next quantum.
+    """
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    tolerances = [_SINGLE]
+
+    def visit(store: Any) -> None:
+        kind = str(store.buffer.dtype)
+        source = store.value.value if isinstance(store.value, tirx.Cast) else None
+        if "float" in kind or (source is not None and "float" in str(source.ty.dtype)):
+            tolerances.append(_ROUNDING.get(kind, _SINGLE))
+
+    for function in mod.functions.values():
+        if isinstance(function, tirx.PrimFunc):
+            structural_walk(function, (tirx.BufferStore, visit))
+    return max(tolerances)
+
+
 def _repaired(mod: Any) -> Any:
     from tvm import relax
     from tvm.relax.expr_functor import PyExprMutator, mutator

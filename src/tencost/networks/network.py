@@ -16,7 +16,7 @@ from typing import Any
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
-from tencost.networks.lowering import compilable, fuse
+from tencost.networks.lowering import compilable, fuse, tolerance_of
 from tencost.networks.rewriting import candidates, with_free_weights, written_as
 from tencost.networks.source import Imported, first_sentence, read_network
 
@@ -77,6 +77,11 @@ class Network:
         """Name and index of the outputs, which are all compared: the chosen one first."""
         others = [index for index in range(len(self.outputs)) if index != self.output]
         return {self.outputs[index]: index for index in [self.output, *others]}
+
+    @cached_property
+    def tolerance(self) -> float:
+        """Largest difference from `expected` that is accepted, relative to an output's largest value."""
+        return tolerance_of(self.mod)
 
     def tasks(self, target: dict[str, Any], min_mflop: float = 0.0) -> list[NetworkTask]:
         """Return the workloads with at least so many MFLOP a call, the costliest first."""

@@ -19,7 +19,6 @@ from tencost.networks.network import Network, NetworkTask, variant_name
 from tencost.networks.source import first_sentence
 from tencost.tune.buckets import Buckets, dimension_of, entry, of_size, try_padding
 from tencost.tune.deploy import (
-    TOLERANCE,
     TVM_ERRORS,
     better_than_rules,
     compare_outputs,
@@ -356,7 +355,7 @@ def _difference(part: _Part, host: Host, built: Any, console: Console) -> float:
     if agreement.differs:
         raise TuneError(
             f"network {network.name!r}: the compiled network's output {name} differs from that of "
-            f"{network.computed_by} by {agreement.max_rel:.2e} of its largest value ({TOLERANCE:g} is "
+            f"{network.computed_by} by {agreement.max_rel:.2e} of its largest value ({agreement.tolerance:g} is "
             "accepted); nothing was written. "
             + (
                 "`tencost tune` finds the programs of a database that compute something else"

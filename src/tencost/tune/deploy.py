@@ -37,7 +37,7 @@ from tencost.tune.workfolder import check_database
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """What TVM raises where it refuses something."""
 TOLERANCE = 1e-4
-"""Largest difference from an expected output that is accepted, relative to the output's largest value."""
+"""Largest difference from an expected output of float32 that is accepted, relative to the output's largest value."""
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
 _LEAST_SCALE = float(np.finfo(np.float32).tiny / np.finfo(np.float32).eps)
@@ -60,20 +60,22 @@ class OutputAgreement:
             finite is another one, or if one of the output's is.
         max_rel: that, divided by the largest finite absolute value that is expected (where that is less, by 1e-31).
         degenerate: why agreeing with the expected output would say nothing; empty if it says something.
+        tolerance: the largest max_rel that is accepted.
     """
 
     max_abs: float
     max_rel: float
     degenerate: str = ""
+    tolerance: float = TOLERANCE
 
     @property
     def differs(self) -> bool:
-        """Whether it is beyond TOLERANCE; a NaN is."""
-        return not self.max_rel <= TOLERANCE
+        """Whether it is beyond the tolerance; a NaN is."""
+        return not self.max_rel <= self.tolerance
 
     @property
     def accepted(self) -> bool:
-        """Whether it is within TOLERANCE, and that says something."""
+        """Whether it is within the tolerance, and that says something."""
         return not self.differs and not self.degenerate
 
 
@@ -377,8 +379,15 @@ def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
         ) from error
 
 
-def output_agreement(output: Array, expected: Array) -> OutputAgreement:
+def output_agreement(
+    output: Array, expected: Array, tolerance: float = TOLERANCE
+) -> OutputAgreement:
     """Compare an output with what it should be; values that are not finite have to be the same in the same places.
+
+    Args:
+        output: of the compiled network.
+        expected: what the network's own runtime computes.
+        tolerance: the largest difference that is accepted, relative to the largest value; see Network.tolerance.
 
     Raises:
         TuneError: another shape or type.
@@ -394,7 +403,12 @@ def output_agreement(output: Array, expected: Array) -> OutputAgreement:
         difference = math.nan
     scale = float(np.max(np.abs(theirs[finite]), initial=0))
     max_rel = difference / max(scale, _LEAST_SCALE) if scale > 0 else difference
-    return OutputAgreement(max_abs=difference, max_rel=max_rel, degenerate=degenerate(expected))
+    return OutputAgreement(
+        max_abs=difference,
+        max_rel=max_rel,
+        degenerate=degenerate(expected),
+        tolerance=tolerance,
+    )
 
 
 def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, OutputAgreement]:
@@ -406,7 +420,9 @@ def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, Out
     agreements = {}
     for name, index in network.compared.items():
         try:
-            agreements[name] = output_agreement(outputs[index], network.expected[index])
+            agreements[name] = output_agreement(
+                outputs[index], network.expected[index], network.tolerance
+            )
         except TuneError as error:
             raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
     return agreements

@@ -197,6 +197,8 @@ def _write(
 ) -> None:
     """Write all files, the library last: where it is, the others are of it."""
     inputs = list(network.inputs.values())
+    for name, array in zip(network.outputs, network.expected, strict=True):
+        _dlpack_kind(array, f"output {name} of {library.name}")
     about = {
         "network": network.name,
         "hardware": hardware.name,
@@ -239,6 +241,18 @@ def _signature(names: Sequence[str], arrays: Sequence[Array]) -> list[dict[str, 
     ]
 
 
+def _dlpack_kind(array: Array, where: str) -> str:
+    """Return the word that DLPACK_CODES has for an array's type; raises TuneError where it has none."""
+    kind = "bool" if array.dtype == np.bool_ else array.dtype.name.rstrip("0123456789")
+    if kind not in DLPACK_CODES:
+        raise TuneError(
+            f"{where}: expected numbers of {', '.join(DLPACK_CODES)}, which NumPy's arrays and C++ have, found "
+            f"{array.dtype}. Export the network with a Cast from and to float32 at its ends; what is between them may "
+            f"be {array.dtype}"
+        )
+    return kind
+
+
 def python_runner(name: str, cores: int) -> str:
     """Return a program in Python that runs a library, without its suffix, on so many cores."""
     environment = ", ".join(map(str, threads.variables(cores).items()))
@@ -258,11 +272,7 @@ def cpp_runner(name: str, inputs: Sequence[Array], cores: int) -> str:
     """
     lines = []
     for number, array in enumerate(inputs):
-        kind = "bool" if array.dtype == np.bool_ else array.dtype.name.rstrip("0123456789")
-        if kind not in DLPACK_CODES:
-            raise TuneError(
-                f"input {number} of {name}.so: expected numbers of {', '.join(DLPACK_CODES)}, found {array.dtype}"
-            )
+        kind = _dlpack_kind(array, f"input {number} of {name}.so")
         shape, bits = ", ".join(map(str, array.shape)), 8 * array.dtype.itemsize
         lines.append(
             f"  inputs.push_back(read(argv[{number + 1}], {{{shape}}}, {{{DLPACK_CODES[kind]}, {bits}, 1}}));"

@@ -21,7 +21,6 @@ from tencost.measure.run import cpus_of
 from tencost.networks.network import Network, NetworkTask
 from tencost.programs.codegen.rules import leave, scheduled
 from tencost.tune.deploy import (
-    TOLERANCE,
     OutputAgreement,
     compare_outputs,
     compile_network,
@@ -271,7 +270,7 @@ def _remote_disagreement(
     """Say which of the two a device computes wrongly; its programs are not compared with their tasks one by one."""
     message = (
         f"network {network.name!r}: on the device its output differs from that of {network.computed_by} by "
-        f"{tuned.max_rel:.2e} of its largest value ({TOLERANCE:g} is accepted)."
+        f"{tuned.max_rel:.2e} of its largest value ({tuned.tolerance:g} is accepted)."
     )
     if default.differs:
         return TuneError(
@@ -296,7 +295,7 @@ def _disagreement(
     """Find out why the tuned network computes something else than it should; wrong programs are marked as failed."""
     message = (
         f"network {network.name!r}: the tuned network's output differs from that of {network.computed_by} by "
-        f"{tuned.max_abs:.2e} ({tuned.max_rel:.2e} of its largest value; {TOLERANCE:g} is accepted)."
+        f"{tuned.max_abs:.2e} ({tuned.max_rel:.2e} of its largest value; {tuned.tolerance:g} is accepted)."
     )
     cores = cpus_of(hardware)
     plan = CpuPlan.choose(cores, name=hardware.name)

@@ -31,7 +31,8 @@ from tencost.networks.onnx_graph import (
     replace,
     subgraphs,
 )
-from tencost.networks.onnx_operators import Refused, written_anew
+from tencost.networks.operators import Refused, written_anew
+from tencost.networks.operators.regions import padded_outputs
 from tencost.networks.source import Imported, NetworkSource, first_sentence, require_module
 
 _CONSTANT_INPUTS = {"BatchNormalization": (3, 4), "Resize": (1, 2, 3), "Upsample": (1,)}
@@ -54,9 +55,23 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
     _check_tensors(config, "outputs", model.graph.output)
     mod, params = to_relax(config, model, inputs)
     expected, computed_by = _run(config, path, inputs)
-    notes = tuple(batch_notes(config, declared))
+    notes = batch_notes(config, declared)
+    for name in padded_outputs(model.graph):
+        place = outputs.index(name)
+        rows = int(mod["main"].ret_ty.fields[place].shape[0])
+        expected[place] = pad_rows(expected[place], rows)
+        notes.append(
+            f"output {name} (NonMaxSuppression) has always {rows} rows: the selected boxes, then rows of -1"
+        )
     return Imported(
-        mod, params, inputs, expected, outputs, outputs[0], computed_by=computed_by, notes=notes
+        mod,
+        params,
+        inputs,
+        expected,
+        outputs,
+        outputs[0],
+        computed_by=computed_by,
+        notes=tuple(notes),
     )
 
 
@@ -123,7 +138,8 @@ def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tup
     """
     from tvm.error import OpNotImplemented
     from tvm.relax.frontend import detach_params
-    from tvm.relax.frontend.onnx import from_onnx
+
+    from tencost.networks.operators.importer import import_graph
 
     _check_domains(config, model.graph)
     try:
@@ -138,7 +154,7 @@ def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tup
     with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
         warnings.simplefilter("ignore")  # names that it changes, and the like
         try:
-            mod = from_onnx(model, dtype_dict=None, keep_params_in_input=True)
+            mod = import_graph(model)
         except OpNotImplemented as error:
             raise MeasureError(_lacking(config, str(error).rpartition(":")[2])) from error
         except Exception as error:
@@ -211,6 +227,11 @@ def _sort_tensors(graph: Any) -> None:
         replace(part.node, [*constants, *others])
 
 
+def pad_rows(boxes: Array, rows: int) -> Array:
+    """Return selected boxes, int64 [boxes, 3], with rows of -1 after them, [rows, 3]."""
+    return np.pad(boxes, ((0, rows - len(boxes)), (0, 0)), constant_values=-1)
+
+
 def _lacking(config: NetworkConfig, operators: str) -> str:
     names = ", ".join(sorted(operators.replace(",", " ").split()))
     return (
@@ -275,6 +296,8 @@ def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> tuple[l
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # fatal: everything else is raised as well
+        # Further optimizations fuse quantized operators and are up to two quanta off what ONNX defines.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         try:
             session = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
