@@ -137,7 +137,7 @@ def try_padding(
         network.outputs, outputs, buckets.outputs, smaller.expected, strict=True
     ):
         try:
-            agreement = output_agreement(front(output, axis, between), expected)
+            agreement = output_agreement(front(output, axis, between), expected, network.tolerance)
         except TuneError as error:
             return f"output {name}: {error}"
         if agreement.differs:
