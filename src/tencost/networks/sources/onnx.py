@@ -32,6 +32,7 @@ from tencost.networks.onnx_graph import (
     subgraphs,
 )
 from tencost.networks.onnx_operators import Refused, written_anew
+from tencost.networks.onnx_recurrent import check_recurrent, to_relax_module
 from tencost.networks.source import Imported, NetworkSource, first_sentence, require_module
 
 _CONSTANT_INPUTS = {"BatchNormalization": (3, 4), "Resize": (1, 2, 3), "Upsample": (1,)}
@@ -123,7 +124,6 @@ def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tup
     """
     from tvm.error import OpNotImplemented
     from tvm.relax.frontend import detach_params
-    from tvm.relax.frontend.onnx import from_onnx
 
     _check_domains(config, model.graph)
     try:
@@ -138,7 +138,7 @@ def to_relax(config: NetworkConfig, model: Any, inputs: dict[str, Array]) -> tup
     with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
         warnings.simplefilter("ignore")  # names that it changes, and the like
         try:
-            mod = from_onnx(model, dtype_dict=None, keep_params_in_input=True)
+            mod = to_relax_module(model)
         except OpNotImplemented as error:
             raise MeasureError(_lacking(config, str(error).rpartition(":")[2])) from error
         except Exception as error:
@@ -161,6 +161,7 @@ def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     Raises:
         Refused: an operator that TVM's frontend computes wrongly.
     """
+    check_recurrent(model.graph)
     fix_shapes(model.graph, shapes)
     # A graph that cannot be folded may be imported all the same.
     with contextlib.suppress(Exception):

@@ -1,0 +1,182 @@
+"""ONNX's recurrent layers, and running products, for TVM's frontend, which has none of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tencost.networks.onnx_graph import node_attributes, subgraphs
+from tencost.networks.onnx_operators import Refused
+from tencost.networks.recurrent import (
+    ACTIVATIONS,
+    GATES,
+    Activation,
+    RecurrentLayer,
+    RecurrentTensors,
+    sizes,
+)
+
+_DEFAULTS = {
+    "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",),
+}  # fmt: skip
+_NUMBERS: dict[str, tuple[float | None, float | None]] = {
+    "affine": (1.0, 0.0), "elu": (1.0, None), "hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, None),
+    "scaledtanh": (1.0, 1.0), "thresholdedrelu": (1.0, None),
+}  # fmt: skip
+"""Activation -> alpha and beta where a node says none, as ONNX Runtime has them; None where it takes no such number."""
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+_INPUTS = {"LSTM": 8, "GRU": 6, "RNN": 6}
+
+
+def check_recurrent(graph: Any) -> None:
+    """Look at the attributes of a graph's recurrent layers.
+
+    Raises:
+        Refused: one that no layer can be made of; operator and attribute are named.
+    """
+    for part in subgraphs(graph):
+        for node in part.node:
+            if node.op_type in GATES and node.domain in ("", "ai.onnx"):
+                recurrent_layer(node.op_type, node_attributes(node))
+
+
+def recurrent_layer(kind: str, attributes: dict[str, Any]) -> RecurrentLayer:
+    """Return the layer of a node.
+
+    Args:
+        kind: LSTM, GRU or RNN.
+        attributes: of the node, by name; texts as str.
+
+    Raises:
+        Refused: a value that ONNX does not define.
+    """
+    direction = attributes.get("direction", "forward")
+    reverse = _DIRECTIONS.get(direction)
+    if reverse is None:
+        raise Refused(f"{kind} with direction={direction} ({', '.join(_DIRECTIONS)} would do)")
+    if attributes.get("layout", 0) not in (0, 1):
+        raise Refused(f"{kind} with layout={attributes['layout']} (0 or 1 would do)")
+    names = [name if isinstance(name, str) else name.decode() for name in attributes.get("activations", ())]
+    names = [name.lower() for name in names] or list(_DEFAULTS[kind]) * len(reverse)
+    each = len(_DEFAULTS[kind])
+    if len(names) != each * len(reverse):
+        raise Refused(f"{kind} with {len(names)} activations ({each} a direction would do)")
+    unknown = [name for name in names if name not in ACTIVATIONS]
+    if unknown:
+        raise Refused(f"{kind} with activation {unknown[0]} ({', '.join(ACTIVATIONS)} would do)")
+    numbers = [list(attributes.get(f"activation_{key}", ())) for key in ("alpha", "beta")]
+    activations = []
+    for name in names:
+        values = []
+        for default, given in zip(_NUMBERS.get(name, (None, None)), numbers, strict=True):
+            # A number is for the next activation that takes one.
+            values.append(0.0 if default is None else float(given.pop(0)) if given else default)
+        activations.append(Activation(name, *values))
+    if any(numbers):
+        raise Refused(f"{kind} with more activation_alpha or activation_beta than its activations take")
+    clip = attributes.get("clip")
+    return RecurrentLayer(
+        kind, GATES[kind], reverse,
+        tuple(tuple(activations[start : start + each]) for start in range(0, len(names), each)),
+        None if clip is None else float(clip),
+        bool(attributes.get("linear_before_reset", 0)),
+        bool(attributes.get("input_forget", 0)),
+    )  # fmt: skip
+
+
+def _convert_recurrent(builder: Any, kind: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Write a recurrent layer and return its outputs, a tuple."""
+    from tvm import relax
+
+    op = relax.op
+    texts = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in attributes.items()
+    }
+    layer = recurrent_layer(kind, texts)
+    data, weights, recurrent, bias, lengths, hidden, cell, peepholes = (
+        *(inputs[index] for index in range(_INPUTS[kind])), None, None,
+    )[:8]  # fmt: skip
+    batch_first = bool(attributes.get("layout", 0))
+
+    def turned(value: Any) -> Any:
+        axes = [1, 0, *range(2, len(value.ty.shape))]
+        return builder.emit(op.permute_dims(value, axes))
+
+    if batch_first:
+        data, hidden, cell = (
+            None if value is None else turned(value) for value in (data, hidden, cell)
+        )
+    input_bias = recurrent_bias = None
+    if bias is not None:
+        middle = sizes(bias)[1] // 2
+        input_bias, recurrent_bias = (
+            builder.emit(op.strided_slice(bias, [1], [start], [start + middle]))
+            for start in (0, middle)
+        )
+    if lengths is not None:
+        lengths = builder.emit(op.astype(lengths, "int32"))
+    outputs = layer.emit(
+        builder,
+        RecurrentTensors(
+            data, weights, recurrent, input_bias, recurrent_bias, hidden, cell, peepholes, lengths
+        ),
+    )
+    if batch_first:
+        y = builder.emit(op.permute_dims(outputs[0], [2, 0, 1, 3]))
+        outputs = (y, *(turned(state) for state in outputs[1:]))
+    return relax.Tuple(outputs)
+
+
+def _convert_running_product(
+    builder: Any, _: str, inputs: list[Any], attributes: dict[str, Any]
+) -> Any:
+    """Write CumProd with TVM's operator, which goes forward only."""
+    from tvm import ir, relax
+
+    op, data = relax.op, inputs[0]
+    if not isinstance(inputs[1], ir.GenericConst):
+        raise ValueError("expected a constant as axis of CumProd")
+    axis = int(inputs[1].value.numpy().item()) % len(data.ty.shape)
+    is_reverse = bool(attributes.get("reverse", 0))
+    data = builder.emit(op.flip(data, axis)) if is_reverse else data
+    exclusive = bool(attributes.get("exclusive", 0))
+    product = op.cumprod(data, axis, str(data.ty.dtype), exclusive)
+    return op.flip(builder.emit(product), axis) if is_reverse else product
+
+
+_CONVERTERS = dict.fromkeys(GATES, _convert_recurrent) | {"CumProd": _convert_running_product}
+
+
+@cache
+def onnx_importer() -> Any:
+    """Return TVM's importer of ONNX graphs with the operators of this module."""
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+    class Importer(ONNXGraphImporter):  # type: ignore[misc]
+        def _check_for_unsupported_ops(self, graph: Any) -> None:
+            import onnx
+
+            others = onnx.GraphProto()
+            others.node.extend(node for node in graph.node if node.op_type not in _CONVERTERS)
+            super()._check_for_unsupported_ops(others)
+
+        def _convert_operator(
+            self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int
+        ) -> Any:
+            if op_name not in _CONVERTERS:
+                return super()._convert_operator(op_name, inputs, attrs, opset)
+            return self.bb.normalize(_CONVERTERS[op_name](self.bb, op_name, inputs, attrs))
+
+    return Importer
+
+
+def to_relax_module(model: Any) -> Any:
+    """Import an onnx.ModelProto with its weights as inputs, as TVM's from_onnx does.
+
+    Raises:
+        tvm.error.OpNotImplemented: operators that the frontend lacks.
+    """
+    versions = {item.domain: int(item.version) for item in model.opset_import}
+    importer = onnx_importer()({}, None, keep_params_in_input=True)
+    return importer.from_onnx(model.graph, versions.get("", versions.get("ai.onnx", 1)))
