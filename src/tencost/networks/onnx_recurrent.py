@@ -19,11 +19,13 @@ from tencost.networks.recurrent import (
 _DEFAULTS = {
     "LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",),
 }  # fmt: skip
-_NUMBERS: dict[str, tuple[float | None, float | None]] = {
-    "affine": (1.0, 0.0), "elu": (1.0, None), "hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, None),
-    "scaledtanh": (1.0, 1.0), "thresholdedrelu": (1.0, None),
+_NUMBERS: dict[str, tuple[float | None, ...]] = {
+    "affine": (None, None), "elu": (1.0,), "hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01,),
+    "scaledtanh": (None, None), "thresholdedrelu": (None,),
 }  # fmt: skip
-"""Activation -> alpha and beta where a node says none, as ONNX Runtime has them; None where it takes no such number."""
+"""Activation -> its numbers (alpha, or alpha and beta) where a node has none of its own; None where it needs some.
+
+Without a number, ONNX and ONNX Runtime disagree on the threshold of ThresholdedRelu."""
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 _INPUTS = {"LSTM": 8, "GRU": 6, "RNN": 6}
 
@@ -68,9 +70,12 @@ def recurrent_layer(kind: str, attributes: dict[str, Any]) -> RecurrentLayer:
     activations = []
     for name in names:
         values = []
-        for default, given in zip(_NUMBERS.get(name, (None, None)), numbers, strict=True):
+        for default, remaining in zip(_NUMBERS.get(name, ()), numbers, strict=False):
             # A number is for the next activation that takes one.
-            values.append(0.0 if default is None else float(given.pop(0)) if given else default)
+            value = remaining.pop(0) if remaining else default
+            if value is None:
+                raise Refused(f"{kind} with activation {name} without activation_alpha or activation_beta")
+            values.append(float(value))
         activations.append(Activation(name, *values))
     if any(numbers):
         raise Refused(f"{kind} with more activation_alpha or activation_beta than its activations take")

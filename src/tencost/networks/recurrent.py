@@ -320,9 +320,9 @@ class _Writer:
     def _gate(self, gates: Any, letter: str, b: Any, j: Any) -> Any:
         return gates[b, self.layer.gates.index(letter) * self.hidden + j]
 
-    def _activated(self, direction: int, index: int, value: Any) -> Any:
-        """Return an activation, its input clipped."""
-        clip = self.layer.clip
+    def _activated(self, direction: int, index: int, value: Any, *, clips: bool = True) -> Any:
+        """Return an activation of a value, which is clipped before."""
+        clip = self.layer.clip if clips else None
         if clip is not None:
             high, low = _number(clip, value), _number(-clip, value)
             value = _tirx().Max(_tirx().Min(value, high), low)
@@ -335,8 +335,9 @@ class _Writer:
         lengths = self.arguments.get("lengths")
         runs = None if lengths is None else time < lengths[b]
         for buffer, value in states:
-            kept = value if runs is None else _tirx().if_then_else(runs, value, buffer[b, j])
-            self._store(buffer, kept, b, j)
+            if runs is not None:
+                value = _tirx().if_then_else(runs, value, buffer[b, j])
+            self._store(buffer, value, b, j)
         hidden = states[-1][0][b, j]
         output = hidden if runs is None else _tirx().if_then_else(runs, hidden, self._zero())
         self._store(self.outputs[0], output, time, direction, b, j)
@@ -374,7 +375,9 @@ class _Writer:
             if lengths is not None:
                 value = _tirx().if_then_else(time < lengths[b], value, cell[b, j])
             self._store(cell, value, b, j)
-            value = gate("o", b, j, 0) * self._activated(direction, 2, cell[b, j])
+            # As ONNX Runtime does: clip bounds what the gates take, not the state.
+            output = self._activated(direction, 2, cell[b, j], clips=False)
+            value = gate("o", b, j, 0) * output
             self._write_state(direction, time, b, j, [(hidden, value)])
 
     def _write_gru(self, direction: int, time: Any, gates: Any, hidden: Any, reset: Any) -> None:
