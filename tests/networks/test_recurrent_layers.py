@@ -57,12 +57,8 @@ class Layers:
         names = names[:8] if kind == "LSTM" else names[:6]
         shapes = [(STEPS, *state[:1], BATCH, HIDDEN), state, state][: 3 if kind == "LSTM" else 2]
         index = len(self.nodes)
-        outputs = [
-            f"y{index}_{place}" if place in writes else "" for place, _ in enumerate(shapes)
-        ]
-        self.nodes.append(
-            helper.make_node(kind, names, outputs, hidden_size=HIDDEN, **settings)
-        )
+        outputs = [f"y{index}_{place}" if place in writes else "" for place, _ in enumerate(shapes)]
+        self.nodes.append(helper.make_node(kind, names, outputs, hidden_size=HIDDEN, **settings))
         self.outputs += [
             value(name, shape, self.dtype)
             for name, shape in zip(outputs, shapes, strict=True)
@@ -104,7 +100,9 @@ def test_lstms(tmp_path: Path, target: dict[str, Any]) -> None:
     layers.add("LSTM", reads="Bl", direction="reverse", writes=(0, 2))
     layers.add("LSTM", reads="BP", clip=0.3)
     layers.add("LSTM", reads="BhP", input_forget=1)
-    layers.add("LSTM", reads="B", activations=["HardSigmoid", "Softsign", "relu"], activation_alpha=[0.3])
+    layers.add(
+        "LSTM", reads="B", activations=["HardSigmoid", "Softsign", "relu"], activation_alpha=[0.3]
+    )
     layers.save(tmp_path / "lstm.onnx")
     check(tmp_path / "lstm.onnx", target, "ONNX Runtime")
 

@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class _Tensors:
+class Tensors:
     """A model's tensors.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Tensors:
 
 
 @dataclass(frozen=True)
-class _Node:
+class Node:
     """A node in its graph, and the nodes that are written in its place.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Node:
     """
 
     proto: Any
-    tensors: _Tensors
+    tensors: Tensors
     numbers: Iterator[int]
     nodes: list[Any] = field(default_factory=list)
 
@@ -170,18 +170,18 @@ def written_anew(model: Any) -> bool:
     return changed
 
 
-def _writer(proto: Any) -> Callable[[_Node], None] | None:
+def _writer(proto: Any) -> Callable[[Node], None] | None:
     if proto.domain not in ("", "ai.onnx") or proto.name.startswith(_OURS):
         return None
     return _WRITERS.get(proto.op_type)
 
 
 def _write_once(model: Any, numbers: Iterator[int]) -> bool:
-    tensors, changed = _tensors(model), False
+    tensors, changed = read_tensors(model), False
     for graph in reversed(list(subgraphs(model.graph))):  # a graph before the one that it is in
         protos: list[Any] = []
         for proto in graph.node:
-            node, writer = _Node(proto, tensors, numbers), _writer(proto)
+            node, writer = Node(proto, tensors, numbers), _writer(proto)
             if writer is not None:
                 writer(node)
             protos += node.nodes or [proto]
@@ -190,7 +190,8 @@ def _write_once(model: Any, numbers: Iterator[int]) -> bool:
     return changed
 
 
-def _tensors(model: Any) -> _Tensors:
+def read_tensors(model: Any) -> Tensors:
+    """Return a model's tensors, their types inferred."""
     import onnx
 
     try:
@@ -198,7 +199,7 @@ def _tensors(model: Any) -> _Tensors:
     except Exception:  # noqa: BLE001 - what is not inferred is said where it is needed
         inferred = model
     opsets = {item.domain: int(item.version) for item in model.opset_import}
-    tensors = _Tensors(opsets, {}, {}, set())
+    tensors = Tensors(opsets, {}, {}, set())
     for graph in subgraphs(inferred.graph):
         for declared in (*graph.input, *graph.value_info, *graph.output):
             tensors.types[declared.name] = declared.type
@@ -216,7 +217,7 @@ def _tensors(model: Any) -> _Tensors:
     return tensors
 
 
-def _as_function(node: _Node) -> None:
+def _as_function(node: Node) -> None:
     """Write a node as ONNX defines it: a function of other operators."""
     import onnx
     import onnx.inliner
@@ -254,7 +255,7 @@ def _as_function(node: _Node) -> None:
     node.nodes.extend(inlined.graph.node)
 
 
-def _define_locally(model: Any, node: _Node) -> None:
+def _define_locally(model: Any, node: Node) -> None:
     """Add the function that defines a model's one node to the model's local functions, in place.
 
     ONNX's inliner asks for the type of every input of a function that depends on its inputs, absent ones included.
@@ -281,13 +282,13 @@ def _define_locally(model: Any, node: _Node) -> None:
     model.graph.node[0].domain = function.domain
 
 
-def _layer_normalization(node: _Node) -> None:
+def _layer_normalization(node: Node) -> None:
     """The frontend returns zeros as mean and inverse deviation."""
     if node.is_read(1) or node.is_read(2):
         _as_function(node)
 
 
-def _is_inf(node: _Node) -> None:
+def _is_inf(node: Node) -> None:
     """The frontend looks at neither flag."""
     positive, negative = (node.attribute(f"detect_{sign}", 1) for sign in ("positive", "negative"))
     if positive and negative:
@@ -297,7 +298,7 @@ def _is_inf(node: _Node) -> None:
     node.finish(op_type, node.proto.input[0], infinity)
 
 
-def _conv_transpose(node: _Node) -> None:
+def _conv_transpose(node: Node) -> None:
     """The frontend looks at no output_shape; it settles the padding."""
     sizes = node.attribute("output_shape")
     if sizes is None:
@@ -323,7 +324,7 @@ def _conv_transpose(node: _Node) -> None:
     node.finish("ConvTranspose", *node.proto.input, **settings)
 
 
-def _dropout(node: _Node) -> None:
+def _dropout(node: Node) -> None:
     """The frontend looks at no training mode and gives a mask of numbers."""
     training = node.opset < 7 and not node.attribute("is_test", 0)
     if node.opset >= 12 and node.has_input(2):
@@ -339,12 +340,12 @@ def _dropout(node: _Node) -> None:
         node.write_constant(np.ones(node.shape(0), dtype), output=node.proto.output[1])
 
 
-def _non_max_suppression(_: _Node) -> None:
+def _non_max_suppression(_: Node) -> None:
     """The frontend takes limits that are no constants for others, and the boundary of what overlaps for overlapping."""
     raise Refused("NonMaxSuppression, which selects as many boxes as its data say")
 
 
-def _max_pool(node: _Node) -> None:
+def _max_pool(node: Node) -> None:
     """The frontend gives no places of the largest values."""
     if node.is_read(1):
         raise Refused("MaxPool whose second output, the places of the largest values, is used")
@@ -353,13 +354,13 @@ def _max_pool(node: _Node) -> None:
         node.write("MaxPool", *node.proto.input, outputs=outputs, **node_attributes(node.proto))
 
 
-def _max_unpool(node: _Node) -> None:
+def _max_unpool(node: Node) -> None:
     """The frontend wants to know the shape of the output."""
     if node.has_input(2) and node.constant(2) is None:
         raise Refused("MaxUnpool whose output_shape is no constant")
 
 
-def _sequence_insert(node: _Node) -> None:
+def _sequence_insert(node: Node) -> None:
     """The frontend counts places below 0 from behind the last tensor, ONNX from the last one."""
     position = node.constant(2)
     if position is not None and position < 0:
@@ -367,13 +368,13 @@ def _sequence_insert(node: _Node) -> None:
         node.finish("SequenceInsert", *node.proto.input[:2], shifted)
 
 
-def _rms_normalization(node: _Node) -> None:
+def _rms_normalization(node: Node) -> None:
     """TVM cannot lower it over more than the last axis."""
     if node.attribute("axis", -1) not in (-1, len(node.shape(0)) - 1):
         _as_function(node)
 
 
-def _pow(node: _Node) -> None:
+def _pow(node: Node) -> None:
     """TVM raises floats only, to powers of their own type; as ONNX Runtime does, integers are raised as float64."""
     if node.opset < 7:
         _broadcast(node)
@@ -391,7 +392,7 @@ def _pow(node: _Node) -> None:
     node.cast(node.write("Round", power) if whole else power, dtype, node.proto.output)
 
 
-def _prelu(node: _Node) -> None:
+def _prelu(node: Node) -> None:
     """The frontend takes a slope with one axis for one of the last axis; before operator set 7 it is the channels'."""
     if node.opset >= 7:
         return
@@ -401,7 +402,7 @@ def _prelu(node: _Node) -> None:
         node.finish("PRelu", data, node.write("Unsqueeze", name, axes=list(range(1, rank - 1))))
 
 
-def _broadcast(node: _Node) -> None:
+def _broadcast(node: Node) -> None:
     """The frontend looks at no axis that the second operand begins at, as it may before operator set 7."""
     axis = node.attribute("axis")
     if node.opset >= 7 or axis is None:
@@ -414,7 +415,7 @@ def _broadcast(node: _Node) -> None:
         node.finish(node.proto.op_type, node.proto.input[0], second, broadcast=1)
 
 
-def _slice(node: _Node) -> None:
+def _slice(node: Node) -> None:
     """The frontend looks for the limits among the inputs, where they are since operator set 10, not the attributes."""
     if node.opset >= 10 or node.attribute("starts") is None:
         return
@@ -425,7 +426,7 @@ def _slice(node: _Node) -> None:
     node.finish("Slice", node.proto.input[0], *names, **limits)
 
 
-def _top_k(node: _Node) -> None:
+def _top_k(node: Node) -> None:
     """TVM sorts floats and some integers; what fits into one of these is sorted as that."""
     if not node.has_type(0):
         return
@@ -439,7 +440,7 @@ def _top_k(node: _Node) -> None:
         node.cast(outputs[0], dtype, [values])
 
 
-def _reduce_bool(node: _Node) -> None:
+def _reduce_bool(node: Node) -> None:
     """TVM knows no least and no largest truth value."""
     if node.has_type(0) and node.dtype(0) == np.bool_:
         data, *others = node.proto.input
@@ -448,7 +449,7 @@ def _reduce_bool(node: _Node) -> None:
         node.cast(reduced, np.bool_, node.proto.output)
 
 
-def _eye_like(node: _Node) -> None:
+def _eye_like(node: Node) -> None:
     """The frontend makes numbers of the input's type only."""
     import onnx
 
@@ -462,7 +463,7 @@ def _eye_like(node: _Node) -> None:
         node.write_constant(matrix, dtype, node.proto.output[0])
 
 
-def _one_hot(node: _Node) -> None:
+def _one_hot(node: Node) -> None:
     """The frontend wants a depth without axes and forgets the type of the values."""
     depth = node.constant(1)
     if depth is None:
@@ -482,7 +483,7 @@ def _one_hot(node: _Node) -> None:
     node.finish("Where", hot, on, off)
 
 
-def _batch_normalization(node: _Node) -> None:
+def _batch_normalization(node: Node) -> None:
     """The frontend takes the running statistics, as outside training."""
     old = node.opset < 7
     training = not node.attribute("is_test", 0) if old else node.attribute("training_mode", 0)
@@ -490,13 +491,13 @@ def _batch_normalization(node: _Node) -> None:
         raise Refused(f"BatchNormalization in training mode {_IN_EVALUATION}")
 
 
-def _roi_align(node: _Node) -> None:
+def _roi_align(node: Node) -> None:
     """The frontend takes the largest of interpolated values, ONNX that of the four products before they are added."""
     if node.attribute("mode", "avg") == "max":
         raise Refused("RoiAlign with mode=max")
 
 
-def _bit_shift(node: _Node) -> None:
+def _bit_shift(node: Node) -> None:
     """A shift by less than 0 or by all bits and more is not defined in LLVM; ONNX says what it gives."""
     dtype, places = node.dtype(0), node.constant(1)
     bits = 8 * dtype.itemsize
@@ -516,7 +517,7 @@ def _bit_shift(node: _Node) -> None:
     node.finish("Where", valid, shifted, end)
 
 
-def _mod(node: _Node) -> None:
+def _mod(node: Node) -> None:
     """The frontend divides floats, so that what is left of a division by infinity is not a number."""
     dtype = node.dtype(0)
     if dtype.kind != "f" or node.attribute("fmod", 0):
@@ -530,13 +531,39 @@ def _mod(node: _Node) -> None:
     node.finish("Where", added, node.write("Add", rest, by), rest)
 
 
-def _elu(node: _Node) -> None:
+def _reverse_sequence(node: Node) -> None:
+    """The frontend lacks it: gathers rows by their numbers, those of the first steps in reverse."""
+    shape = node.shape(0)
+    time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
+    if {time, batch} != {0, 1}:
+        raise Refused(
+            f"ReverseSequence with time_axis={time} and batch_axis={batch} (0 and 1 would do)"
+        )
+    spread = [1, 1]
+    spread[batch] = shape[batch]
+    steps = np.expand_dims(np.arange(shape[time]), batch)
+    lengths = node.cast(node.proto.input[1], np.int64)
+    lengths = node.write("Reshape", lengths, node.write_constant(spread, np.int64))
+    step, one = node.write_constant(steps, np.int64), node.write_constant(1, np.int64)
+    mirrored = node.write("Sub", node.write("Sub", lengths, one), step)
+    place = node.write("Where", node.write("Less", step, lengths), mirrored, step)
+    items = np.expand_dims(np.arange(shape[batch]), time)
+    if time == 0:
+        rows = node.write("Mul", place, node.write_constant(shape[1], np.int64))
+        rows = node.write("Add", rows, node.write_constant(items, np.int64))
+    else:
+        rows = node.write("Add", place, node.write_constant(items * shape[1], np.int64))
+    flat = node.write_constant([shape[0] * shape[1], *shape[2:]], np.int64)
+    node.finish("Gather", node.write("Reshape", node.proto.input[0], flat), rows, axis=0)
+
+
+def _elu(node: Node) -> None:
     """The frontend takes every number for a float32."""
     if node.dtype(0) != np.float32:
         _as_function(node)
 
 
-def _resize(node: _Node) -> None:
+def _resize(node: Node) -> None:
     """Resize with a product with a matrix, or by gathering, along each axis where the frontend would do otherwise.
 
     It takes the quotient of sizes for the scale (they differ where size * scale is no whole number), knows neither
@@ -583,7 +610,7 @@ def _resize(node: _Node) -> None:
     )  # fmt: skip
 
 
-def _upsample(node: _Node) -> None:
+def _upsample(node: Node) -> None:
     """The frontend knows scales as an attribute only, those of four axes, and rounds to the nearest place."""
     scales, mode = node.attribute("scales"), node.attribute("mode", "nearest")
     if node.opset >= 9:
@@ -599,7 +626,7 @@ def _upsample(node: _Node) -> None:
     _write_resized(node, changes, mode=mode, coordinates="asymmetric", nearest="floor")
 
 
-def _write_resized(node: _Node, changes: list[tuple[int, int, float]], **settings: Any) -> None:
+def _write_resized(node: Node, changes: list[tuple[int, int, float]], **settings: Any) -> None:
     """Write what resizes a node's first input, an axis after the other, by gathering or by a product."""
     shape, dtype, data = node.shape(0), node.dtype(0), node.proto.input[0]
     for axis, size, scale in changes:
@@ -639,12 +666,12 @@ def _axis_changes(
     return [change for change in changes if change[1:] != (shape[change[0]], 1.0)]
 
 
-_WRITERS: dict[str, Callable[[_Node], None]] = {
+_WRITERS: dict[str, Callable[[Node], None]] = {
     "BatchNormalization": _batch_normalization, "BitShift": _bit_shift, "ConvTranspose": _conv_transpose,
     "Dropout": _dropout, "Elu": _elu, "EyeLike": _eye_like, "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization, "MaxPool": _max_pool, "MaxUnpool": _max_unpool,
     "Mod": _mod, "NonMaxSuppression": _non_max_suppression, "OneHot": _one_hot, "PRelu": _prelu, "Pow": _pow,
-    "RMSNormalization": _rms_normalization, "Resize": _resize, "RoiAlign": _roi_align,
+    "RMSNormalization": _rms_normalization, "Resize": _resize, "ReverseSequence": _reverse_sequence, "RoiAlign": _roi_align,
     "SequenceInsert": _sequence_insert, "Slice": _slice, "TopK": _top_k, "Upsample": _upsample,
 } | dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_bool) | dict.fromkeys(
     ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Sub", "Xor"), _broadcast

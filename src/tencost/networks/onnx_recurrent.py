@@ -58,7 +58,10 @@ def recurrent_layer(kind: str, attributes: dict[str, Any]) -> RecurrentLayer:
         raise Refused(f"{kind} with direction={direction} ({', '.join(_DIRECTIONS)} would do)")
     if attributes.get("layout", 0) not in (0, 1):
         raise Refused(f"{kind} with layout={attributes['layout']} (0 or 1 would do)")
-    names = [name if isinstance(name, str) else name.decode() for name in attributes.get("activations", ())]
+    names = [
+        name if isinstance(name, str) else name.decode()
+        for name in attributes.get("activations", ())
+    ]
     names = [name.lower() for name in names] or list(_DEFAULTS[kind]) * len(reverse)
     each = len(_DEFAULTS[kind])
     if len(names) != each * len(reverse):
@@ -74,11 +77,15 @@ def recurrent_layer(kind: str, attributes: dict[str, Any]) -> RecurrentLayer:
             # A number is for the next activation that takes one.
             value = remaining.pop(0) if remaining else default
             if value is None:
-                raise Refused(f"{kind} with activation {name} without activation_alpha or activation_beta")
+                raise Refused(
+                    f"{kind} with activation {name} without activation_alpha or activation_beta"
+                )
             values.append(float(value))
         activations.append(Activation(name, *values))
     if any(numbers):
-        raise Refused(f"{kind} with more activation_alpha or activation_beta than its activations take")
+        raise Refused(
+            f"{kind} with more activation_alpha or activation_beta than its activations take"
+        )
     clip = attributes.get("clip")
     return RecurrentLayer(
         kind, GATES[kind], reverse,
@@ -89,7 +96,9 @@ def recurrent_layer(kind: str, attributes: dict[str, Any]) -> RecurrentLayer:
     )  # fmt: skip
 
 
-def _convert_recurrent(builder: Any, kind: str, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+def _convert_recurrent(
+    builder: Any, kind: str, inputs: list[Any], attributes: dict[str, Any]
+) -> Any:
     """Write a recurrent layer and return its outputs, a tuple."""
     from tvm import relax
 

@@ -160,9 +160,7 @@ class RecurrentLayer:
             "peepholes": tensors.peepholes,
             "lengths": tensors.lengths,
         }
-        arguments = {
-            name: builder.emit(value) for name, value in read.items() if value is not None
-        }
+        arguments = {name: builder.emit(value) for name, value in read.items() if value is not None}
         if dtype == "float16":
             arguments = {
                 name: builder.emit(op.astype(value, "float32")) if name != "lengths" else value
@@ -215,7 +213,9 @@ class _Writer:
         t = self.t
         with IRBuilder() as builder:
             with t.prim_func(private=True, s_tir=True):
-                t.func_attr({"tirx.is_scheduled": True, "tirx.noalias": True, MARK: self.layer.kind})
+                t.func_attr(
+                    {"tirx.is_scheduled": True, "tirx.noalias": True, MARK: self.layer.kind}
+                )
                 for name, shape in arguments.items():
                     dtype = "int32" if name == "lengths" else self.dtype
                     self.arguments[name] = t.arg(name, t.buffer(shape, dtype))
@@ -343,17 +343,13 @@ class _Writer:
         self._store(self.outputs[0], output, time, direction, b, j)
 
     def _write_rnn(self, direction: int, time: Any, gates: Any, hidden: Any, _: Any) -> None:
-        self._write_product(
-            direction, gates, hidden, 0, self.columns, self._input(direction, time)
-        )
+        self._write_product(direction, gates, hidden, 0, self.columns, self._input(direction, time))
         with self.t.grid(self.batch, self.hidden) as (b, j):
             value = self._activated(direction, 0, gates[b, j])
             self._write_state(direction, time, b, j, [(hidden, value)])
 
     def _write_lstm(self, direction: int, time: Any, gates: Any, hidden: Any, cell: Any) -> None:
-        self._write_product(
-            direction, gates, hidden, 0, self.columns, self._input(direction, time)
-        )
+        self._write_product(direction, gates, hidden, 0, self.columns, self._input(direction, time))
         peepholes = self.arguments.get("peepholes")
 
         def gate(letter: str, b: Any, j: Any, index: int) -> Any:

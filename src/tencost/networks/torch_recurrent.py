@@ -32,7 +32,9 @@ def converters() -> dict[str, Callable[[Any, Any], Any]]:
 
 
 def _converter(name: str) -> Callable[[Any, Any], Any]:
-    return lambda node, importer: _convert(name, importer.block_builder, importer.retrieve_args(node))
+    return lambda node, importer: _convert(
+        name, importer.block_builder, importer.retrieve_args(node)
+    )
 
 
 def _convert(name: str, builder: Any, arguments: list[Any]) -> Any:
@@ -62,7 +64,9 @@ def _convert(name: str, builder: Any, arguments: list[Any]) -> Any:
         first = index * len(reverse)
 
         def stacked(place: int, first: int = first) -> Any:
-            parts = [weights[(first + direction) * each + place] for direction in range(len(reverse))]
+            parts = [
+                weights[(first + direction) * each + place] for direction in range(len(reverse))
+            ]
             whole = builder.emit(op.concat(parts, axis=0)) if len(parts) > 1 else parts[0]
             return builder.emit(op.reshape(whole, (len(parts), *sizes(parts[0]))))
 
@@ -85,5 +89,11 @@ def _convert(name: str, builder: Any, arguments: list[Any]) -> Any:
     if batch_first:
         data = builder.emit(op.permute_dims(data, [1, 0, 2]))
     return relax.Tuple(
-        [data, *(builder.emit(op.concat(parts, axis=0)) if len(parts) > 1 else parts[0] for parts in last)]
+        [
+            data,
+            *(
+                builder.emit(op.concat(parts, axis=0)) if len(parts) > 1 else parts[0]
+                for parts in last
+            ),
+        ]
     )

@@ -31,6 +31,7 @@ from tencost.networks.onnx_graph import (
     replace,
     subgraphs,
 )
+from tencost.networks.onnx_loops import unroll_loops
 from tencost.networks.onnx_operators import Refused, written_anew
 from tencost.networks.onnx_recurrent import check_recurrent, to_relax_module
 from tencost.networks.source import Imported, NetworkSource, first_sentence, require_module
@@ -166,6 +167,7 @@ def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     # A graph that cannot be folded may be imported all the same.
     with contextlib.suppress(Exception):
         fold(model)
+    unroll_loops(model)
     if written_anew(model):
         with contextlib.suppress(Exception):
             fold(model)
