@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from tencost.config import NetworkConfig
 from tencost.networks.network import load_network
@@ -47,7 +47,7 @@ class Layers:
         columns, state = GATES[kind] * HIDDEN, (both, BATCH, HIDDEN)
         optional = {
             "B": lambda: self.constant(both, 2 * columns),
-            "l": lambda: self.stored(np.array([2, 5, 4], np.int32)),
+            "l": lambda: self.stored(np.array([2, 5, 0], np.int32)),
             "h": lambda: self.constant(*state),
             "c": lambda: self.constant(*state),
             "P": lambda: self.constant(both, 3 * HIDDEN),

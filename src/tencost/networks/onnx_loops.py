@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -15,7 +15,7 @@ from tencost.networks.onnx_graph import (
     replace,
     subgraphs,
 )
-from tencost.networks.onnx_operators import Node, Refused, read_tensors
+from tencost.networks.onnx_operators import Refused, write_once
 
 MAX_NODES = 2000
 """Nodes that the loops of a model may become."""
@@ -32,18 +32,17 @@ def unroll_loops(model: Any) -> None:
         Refused: the number of iterations depends on data, or the loops are too long.
     """
     numbers, remaining = count(), MAX_NODES
+
+    def unroll(node: Any) -> None:
+        nonlocal remaining
+        remaining -= _Loop(node).unroll(remaining)
+
+    def writer_of(proto: Any) -> Callable[[Any], None] | None:
+        return unroll if _is_loop(proto) else None
+
     while any(_is_loop(node) for graph in subgraphs(model.graph) for node in graph.node):
-        tensors = read_tensors(model)
-        for graph in reversed(list(_outer_graphs(model.graph))):
-            protos: list[Any] = []
-            for proto in graph.node:
-                if not _is_loop(proto):
-                    protos.append(proto)
-                    continue
-                node = Node(proto, tensors, numbers)
-                remaining -= _Loop(node).unroll(remaining)
-                protos += node.nodes
-            replace(graph.node, protos)
+        if not write_once(model, numbers, writer_of, _outer_graphs(model.graph)):
+            return
         # How long an inner loop is may follow from the iteration of the outer one.
         with contextlib.suppress(Exception):
             fold(model)
@@ -63,9 +62,9 @@ def _outer_graphs(graph: Any) -> Iterator[Any]:
 
 
 class _Loop:
-    """A node that is a loop, and its body."""
+    """A node that is a loop, as write_once hands it to a writer, and its body."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Any) -> None:
         self.node, self.body = node, node.attribute("body")
         self.kind = node.proto.op_type
         self.inputs = [item.name for item in self.body.input]

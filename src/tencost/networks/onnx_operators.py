@@ -7,7 +7,7 @@ operator that neither does for is refused by name before anything is imported: a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Tensors:
+class _Tensors:
     """A model's tensors.
 
     Attributes:
@@ -52,7 +52,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class Node:
+class _Node:
     """A node in its graph, and the nodes that are written in its place.
 
     Attributes:
@@ -63,7 +63,7 @@ class Node:
     """
 
     proto: Any
-    tensors: Tensors
+    tensors: _Tensors
     numbers: Iterator[int]
     nodes: list[Any] = field(default_factory=list)
 
@@ -164,24 +164,40 @@ def written_anew(model: Any) -> bool:
     numbers, changed = count(), False
     # What operators are written with may be such operators, too.
     while any(_writer(node) for graph in subgraphs(model.graph) for node in graph.node):
-        if not _write_once(model, numbers):
+        if not write_once(model, numbers, _writer, subgraphs(model.graph)):
             break
         changed = True
     return changed
 
 
-def _writer(proto: Any) -> Callable[[Node], None] | None:
+def _writer(proto: Any) -> Callable[[_Node], None] | None:
     if proto.domain not in ("", "ai.onnx") or proto.name.startswith(_OURS):
         return None
     return _WRITERS.get(proto.op_type)
 
 
-def _write_once(model: Any, numbers: Iterator[int]) -> bool:
-    tensors, changed = read_tensors(model), False
-    for graph in reversed(list(subgraphs(model.graph))):  # a graph before the one that it is in
+def write_once(
+    model: Any,
+    numbers: Iterator[int],
+    writer_of: Callable[[Any], Callable[[_Node], None] | None],
+    graphs: Iterable[Any],
+) -> bool:
+    """Write nodes of a model anew, in place; say whether there were any.
+
+    Args:
+        model: onnx.ModelProto.
+        numbers: for new names.
+        writer_of: what writes an onnx.NodeProto anew, or None.
+        graphs: those of the model in which nodes are written, a graph before those in it.
+
+    Raises:
+        Refused: by a writer.
+    """
+    tensors, changed = _tensors(model), False
+    for graph in reversed(list(graphs)):  # a graph before the one that it is in
         protos: list[Any] = []
         for proto in graph.node:
-            node, writer = Node(proto, tensors, numbers), _writer(proto)
+            node, writer = _Node(proto, tensors, numbers), writer_of(proto)
             if writer is not None:
                 writer(node)
             protos += node.nodes or [proto]
@@ -190,8 +206,7 @@ def _write_once(model: Any, numbers: Iterator[int]) -> bool:
     return changed
 
 
-def read_tensors(model: Any) -> Tensors:
-    """Return a model's tensors, their types inferred."""
+def _tensors(model: Any) -> _Tensors:
     import onnx
 
     try:
@@ -199,7 +214,7 @@ def read_tensors(model: Any) -> Tensors:
     except Exception:  # noqa: BLE001 - what is not inferred is said where it is needed
         inferred = model
     opsets = {item.domain: int(item.version) for item in model.opset_import}
-    tensors = Tensors(opsets, {}, {}, set())
+    tensors = _Tensors(opsets, {}, {}, set())
     for graph in subgraphs(inferred.graph):
         for declared in (*graph.input, *graph.value_info, *graph.output):
             tensors.types[declared.name] = declared.type
@@ -217,7 +232,7 @@ def read_tensors(model: Any) -> Tensors:
     return tensors
 
 
-def _as_function(node: Node) -> None:
+def _as_function(node: _Node) -> None:
     """Write a node as ONNX defines it: a function of other operators."""
     import onnx
     import onnx.inliner
@@ -255,7 +270,7 @@ def _as_function(node: Node) -> None:
     node.nodes.extend(inlined.graph.node)
 
 
-def _define_locally(model: Any, node: Node) -> None:
+def _define_locally(model: Any, node: _Node) -> None:
     """Add the function that defines a model's one node to the model's local functions, in place.
 
     ONNX's inliner asks for the type of every input of a function that depends on its inputs, absent ones included.
@@ -282,13 +297,13 @@ def _define_locally(model: Any, node: Node) -> None:
     model.graph.node[0].domain = function.domain
 
 
-def _layer_normalization(node: Node) -> None:
+def _layer_normalization(node: _Node) -> None:
     """The frontend returns zeros as mean and inverse deviation."""
     if node.is_read(1) or node.is_read(2):
         _as_function(node)
 
 
-def _is_inf(node: Node) -> None:
+def _is_inf(node: _Node) -> None:
     """The frontend looks at neither flag."""
     positive, negative = (node.attribute(f"detect_{sign}", 1) for sign in ("positive", "negative"))
     if positive and negative:
@@ -298,7 +313,7 @@ def _is_inf(node: Node) -> None:
     node.finish(op_type, node.proto.input[0], infinity)
 
 
-def _conv_transpose(node: Node) -> None:
+def _conv_transpose(node: _Node) -> None:
     """The frontend looks at no output_shape; it settles the padding."""
     sizes = node.attribute("output_shape")
     if sizes is None:
@@ -324,7 +339,7 @@ def _conv_transpose(node: Node) -> None:
     node.finish("ConvTranspose", *node.proto.input, **settings)
 
 
-def _dropout(node: Node) -> None:
+def _dropout(node: _Node) -> None:
     """The frontend looks at no training mode and gives a mask of numbers."""
     training = node.opset < 7 and not node.attribute("is_test", 0)
     if node.opset >= 12 and node.has_input(2):
@@ -340,12 +355,12 @@ def _dropout(node: Node) -> None:
         node.write_constant(np.ones(node.shape(0), dtype), output=node.proto.output[1])
 
 
-def _non_max_suppression(_: Node) -> None:
+def _non_max_suppression(_: _Node) -> None:
     """The frontend takes limits that are no constants for others, and the boundary of what overlaps for overlapping."""
     raise Refused("NonMaxSuppression, which selects as many boxes as its data say")
 
 
-def _max_pool(node: Node) -> None:
+def _max_pool(node: _Node) -> None:
     """The frontend gives no places of the largest values."""
     if node.is_read(1):
         raise Refused("MaxPool whose second output, the places of the largest values, is used")
@@ -354,13 +369,13 @@ def _max_pool(node: Node) -> None:
         node.write("MaxPool", *node.proto.input, outputs=outputs, **node_attributes(node.proto))
 
 
-def _max_unpool(node: Node) -> None:
+def _max_unpool(node: _Node) -> None:
     """The frontend wants to know the shape of the output."""
     if node.has_input(2) and node.constant(2) is None:
         raise Refused("MaxUnpool whose output_shape is no constant")
 
 
-def _sequence_insert(node: Node) -> None:
+def _sequence_insert(node: _Node) -> None:
     """The frontend counts places below 0 from behind the last tensor, ONNX from the last one."""
     position = node.constant(2)
     if position is not None and position < 0:
@@ -368,13 +383,13 @@ def _sequence_insert(node: Node) -> None:
         node.finish("SequenceInsert", *node.proto.input[:2], shifted)
 
 
-def _rms_normalization(node: Node) -> None:
+def _rms_normalization(node: _Node) -> None:
     """TVM cannot lower it over more than the last axis."""
     if node.attribute("axis", -1) not in (-1, len(node.shape(0)) - 1):
         _as_function(node)
 
 
-def _pow(node: Node) -> None:
+def _pow(node: _Node) -> None:
     """TVM raises floats only, to powers of their own type; as ONNX Runtime does, integers are raised as float64."""
     if node.opset < 7:
         _broadcast(node)
@@ -392,7 +407,7 @@ def _pow(node: Node) -> None:
     node.cast(node.write("Round", power) if whole else power, dtype, node.proto.output)
 
 
-def _prelu(node: Node) -> None:
+def _prelu(node: _Node) -> None:
     """The frontend takes a slope with one axis for one of the last axis; before operator set 7 it is the channels'."""
     if node.opset >= 7:
         return
@@ -402,7 +417,7 @@ def _prelu(node: Node) -> None:
         node.finish("PRelu", data, node.write("Unsqueeze", name, axes=list(range(1, rank - 1))))
 
 
-def _broadcast(node: Node) -> None:
+def _broadcast(node: _Node) -> None:
     """The frontend looks at no axis that the second operand begins at, as it may before operator set 7."""
     axis = node.attribute("axis")
     if node.opset >= 7 or axis is None:
@@ -415,7 +430,7 @@ def _broadcast(node: Node) -> None:
         node.finish(node.proto.op_type, node.proto.input[0], second, broadcast=1)
 
 
-def _slice(node: Node) -> None:
+def _slice(node: _Node) -> None:
     """The frontend looks for the limits among the inputs, where they are since operator set 10, not the attributes."""
     if node.opset >= 10 or node.attribute("starts") is None:
         return
@@ -426,7 +441,7 @@ def _slice(node: Node) -> None:
     node.finish("Slice", node.proto.input[0], *names, **limits)
 
 
-def _top_k(node: Node) -> None:
+def _top_k(node: _Node) -> None:
     """TVM sorts floats and some integers; what fits into one of these is sorted as that."""
     if not node.has_type(0):
         return
@@ -440,7 +455,7 @@ def _top_k(node: Node) -> None:
         node.cast(outputs[0], dtype, [values])
 
 
-def _reduce_bool(node: Node) -> None:
+def _reduce_bool(node: _Node) -> None:
     """TVM knows no least and no largest truth value."""
     if node.has_type(0) and node.dtype(0) == np.bool_:
         data, *others = node.proto.input
@@ -449,7 +464,7 @@ def _reduce_bool(node: Node) -> None:
         node.cast(reduced, np.bool_, node.proto.output)
 
 
-def _eye_like(node: Node) -> None:
+def _eye_like(node: _Node) -> None:
     """The frontend makes numbers of the input's type only."""
     import onnx
 
@@ -463,7 +478,7 @@ def _eye_like(node: Node) -> None:
         node.write_constant(matrix, dtype, node.proto.output[0])
 
 
-def _one_hot(node: Node) -> None:
+def _one_hot(node: _Node) -> None:
     """The frontend wants a depth without axes and forgets the type of the values."""
     depth = node.constant(1)
     if depth is None:
@@ -483,7 +498,7 @@ def _one_hot(node: Node) -> None:
     node.finish("Where", hot, on, off)
 
 
-def _batch_normalization(node: Node) -> None:
+def _batch_normalization(node: _Node) -> None:
     """The frontend takes the running statistics, as outside training."""
     old = node.opset < 7
     training = not node.attribute("is_test", 0) if old else node.attribute("training_mode", 0)
@@ -491,13 +506,13 @@ def _batch_normalization(node: Node) -> None:
         raise Refused(f"BatchNormalization in training mode {_IN_EVALUATION}")
 
 
-def _roi_align(node: Node) -> None:
+def _roi_align(node: _Node) -> None:
     """The frontend takes the largest of interpolated values, ONNX that of the four products before they are added."""
     if node.attribute("mode", "avg") == "max":
         raise Refused("RoiAlign with mode=max")
 
 
-def _bit_shift(node: Node) -> None:
+def _bit_shift(node: _Node) -> None:
     """A shift by less than 0 or by all bits and more is not defined in LLVM; ONNX says what it gives."""
     dtype, places = node.dtype(0), node.constant(1)
     bits = 8 * dtype.itemsize
@@ -517,7 +532,7 @@ def _bit_shift(node: Node) -> None:
     node.finish("Where", valid, shifted, end)
 
 
-def _mod(node: Node) -> None:
+def _mod(node: _Node) -> None:
     """The frontend divides floats, so that what is left of a division by infinity is not a number."""
     dtype = node.dtype(0)
     if dtype.kind != "f" or node.attribute("fmod", 0):
@@ -531,7 +546,13 @@ def _mod(node: Node) -> None:
     node.finish("Where", added, node.write("Add", rest, by), rest)
 
 
-def _reverse_sequence(node: Node) -> None:
+def _running_product(node: _Node) -> None:
+    """TVM takes the axis as a number."""
+    if node.constant(1) is None:
+        raise Refused("CumProd whose axis is no constant")
+
+
+def _reverse_sequence(node: _Node) -> None:
     """The frontend lacks it: gathers rows by their numbers, those of the first steps in reverse."""
     shape = node.shape(0)
     time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
@@ -557,13 +578,13 @@ def _reverse_sequence(node: Node) -> None:
     node.finish("Gather", node.write("Reshape", node.proto.input[0], flat), rows, axis=0)
 
 
-def _elu(node: Node) -> None:
+def _elu(node: _Node) -> None:
     """The frontend takes every number for a float32."""
     if node.dtype(0) != np.float32:
         _as_function(node)
 
 
-def _resize(node: Node) -> None:
+def _resize(node: _Node) -> None:
     """Resize with a product with a matrix, or by gathering, along each axis where the frontend would do otherwise.
 
     It takes the quotient of sizes for the scale (they differ where size * scale is no whole number), knows neither
@@ -610,7 +631,7 @@ def _resize(node: Node) -> None:
     )  # fmt: skip
 
 
-def _upsample(node: Node) -> None:
+def _upsample(node: _Node) -> None:
     """The frontend knows scales as an attribute only, those of four axes, and rounds to the nearest place."""
     scales, mode = node.attribute("scales"), node.attribute("mode", "nearest")
     if node.opset >= 9:
@@ -626,7 +647,7 @@ def _upsample(node: Node) -> None:
     _write_resized(node, changes, mode=mode, coordinates="asymmetric", nearest="floor")
 
 
-def _write_resized(node: Node, changes: list[tuple[int, int, float]], **settings: Any) -> None:
+def _write_resized(node: _Node, changes: list[tuple[int, int, float]], **settings: Any) -> None:
     """Write what resizes a node's first input, an axis after the other, by gathering or by a product."""
     shape, dtype, data = node.shape(0), node.dtype(0), node.proto.input[0]
     for axis, size, scale in changes:
@@ -666,13 +687,14 @@ def _axis_changes(
     return [change for change in changes if change[1:] != (shape[change[0]], 1.0)]
 
 
-_WRITERS: dict[str, Callable[[Node], None]] = {
+_WRITERS: dict[str, Callable[[_Node], None]] = {
     "BatchNormalization": _batch_normalization, "BitShift": _bit_shift, "ConvTranspose": _conv_transpose,
-    "Dropout": _dropout, "Elu": _elu, "EyeLike": _eye_like, "IsInf": _is_inf,
+    "CumProd": _running_product, "Dropout": _dropout, "Elu": _elu, "EyeLike": _eye_like, "IsInf": _is_inf,
     "LayerNormalization": _layer_normalization, "MaxPool": _max_pool, "MaxUnpool": _max_unpool,
     "Mod": _mod, "NonMaxSuppression": _non_max_suppression, "OneHot": _one_hot, "PRelu": _prelu, "Pow": _pow,
-    "RMSNormalization": _rms_normalization, "Resize": _resize, "ReverseSequence": _reverse_sequence, "RoiAlign": _roi_align,
-    "SequenceInsert": _sequence_insert, "Slice": _slice, "TopK": _top_k, "Upsample": _upsample,
+    "RMSNormalization": _rms_normalization, "Resize": _resize, "ReverseSequence": _reverse_sequence,
+    "RoiAlign": _roi_align, "SequenceInsert": _sequence_insert, "Slice": _slice, "TopK": _top_k,
+    "Upsample": _upsample,
 } | dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_bool) | dict.fromkeys(
     ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Sub", "Xor"), _broadcast
 ) | dict.fromkeys(

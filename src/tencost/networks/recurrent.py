@@ -161,12 +161,12 @@ class RecurrentLayer:
             "lengths": tensors.lengths,
         }
         arguments = {name: builder.emit(value) for name, value in read.items() if value is not None}
-        if dtype == "float16":
+        computed = dtype if dtype in ("float32", "float64") else "float32"
+        if dtype != computed:
             arguments = {
-                name: builder.emit(op.astype(value, "float32")) if name != "lengths" else value
+                name: builder.emit(op.astype(value, computed)) if name != "lengths" else value
                 for name, value in arguments.items()
             }
-        computed = "float32" if dtype == "float16" else dtype
         states = 2 if self.kind == "LSTM" else 1
         shapes = [(steps, directions, batch, hidden), *[(directions, batch, hidden)] * states]
         writer = _Writer(self, steps, batch, hidden, computed)
@@ -182,6 +182,12 @@ class RecurrentLayer:
         if dtype != computed:
             parts = [builder.emit(op.astype(part, dtype)) for part in parts]
         return tuple(parts)
+
+
+def recurrent_layers(mod: Any) -> list[str]:
+    """Return the kinds of the recurrent layers in a Relax module that were written here."""
+    attributes = (dict(function.attrs or {}) for function in mod.functions.values())
+    return sorted({str(values[MARK]) for values in attributes if MARK in values})
 
 
 def sizes(tensor: Any) -> tuple[int, ...]:
@@ -250,9 +256,13 @@ class _Writer:
             time = self.steps - 1 - step if layer.reverse[direction] else step
             write = {"LSTM": self._write_lstm, "GRU": self._write_gru, "RNN": self._write_rnn}
             write[layer.kind](direction, time, gates, hidden, cell if cell is not None else reset)
+        lengths = self.arguments.get("lengths")
         for output, state in zip(self.outputs[1:], (hidden, cell), strict=False):
             with t.grid(*shape) as (b, j):
-                self._store(output, state[b, j], direction, b, j)
+                value = state[b, j]
+                if lengths is not None:  # ONNX Runtime has zeros where there is no step
+                    value = _tirx().if_then_else(lengths[b] > 0, value, self._zero())
+                self._store(output, value, direction, b, j)
 
     def _write_product(
         self, direction: int, gates: Any, source: Any, first: int, last: int, start: Any
