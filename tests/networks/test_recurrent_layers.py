@@ -13,6 +13,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from tencost.config import NetworkConfig
+from tencost.errors import MeasureError
 from tencost.networks.network import load_network
 from tencost.tune.deploy import compile_network, output_agreement
 from tencost.tune.hosts import Deployed
@@ -75,7 +76,9 @@ class Layers:
 
 
 def value(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), shape)
+    return helper.make_tensor_value_info(
+        name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
+    )
 
 
 def check(
@@ -193,3 +196,69 @@ def test_networks_of_pytorch(
         else:
             torch.export.save(torch.export.export(network, example), path)
     check(path, target, "ONNX Runtime" if source == "onnx" else "PyTorch", source)
+
+
+def test_lengths_that_are_inputs(tmp_path: Path, target: dict[str, Any]) -> None:
+    layers = Layers()
+    layers.add("LSTM", reads="Blhc", direction="bidirectional")
+    (name,) = (name for name, array in layers.tensors.items() if array.dtype == np.int32)
+    del layers.tensors[name]
+    path = tmp_path / "lengths.onnx"
+    layers.save(path)
+    model = onnx.load(path)
+    model.graph.input.append(value(name, (BATCH,), np.int32))
+    onnx.save(model, path)
+    check(path, target, "ONNX Runtime")
+
+
+def test_a_layer_of_constants_is_not_folded(tmp_path: Path, target: dict[str, Any]) -> None:
+    """ONNX's reference, which folds constants, looks at no clip."""
+    layers = Layers()
+    layers.add("LSTM", reads="B", clip=0.1)
+    layers.nodes[0].input[0] = layers.constant(STEPS, BATCH, INPUTS)
+    layers.nodes.append(helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0))
+    layers.nodes.append(helper.make_node("Add", ["y0_0", "largest"], ["sum"]))
+    layers.outputs = [value("sum", (STEPS, 1, BATCH, HIDDEN), np.float32)]
+    layers.save(tmp_path / "constant.onnx")
+    check(tmp_path / "constant.onnx", target, "ONNX Runtime")
+
+
+def test_the_function_is_no_task_and_runs_on_cpus(tmp_path: Path, target: dict[str, Any]) -> None:
+    layers = Layers()
+    layers.add("GRU", reads="B")
+    layers.save(tmp_path / "gru.onnx")
+    config = NetworkConfig(name="mine", source="onnx", path="gru.onnx")
+    tasks = load_network(config, tmp_path).tasks(target)
+    assert tasks
+    assert not [task.name for task in tasks if "gru" in task.name]
+    with pytest.raises(MeasureError, match="expected operators that run on cuda, found GRU, which"):
+        load_network(config, tmp_path, kind="cuda")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"direction": "backward"}, "LSTM with direction=backward .forward, reverse, bidirect"),
+        ({"activations": ["Tanh"]}, "LSTM with 1 activations .3 a direction would do"),
+        ({"activations": ["Tanh", "Sine", "Tanh"]}, "LSTM with activation sine .affine, "),
+        ({"activations": ["Affine", "Tanh", "Tanh"]}, "activation affine without activation_alpha"),
+        ({"activation_alpha": [1.0]}, "LSTM with more activation_alpha or activation_beta"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    layers = Layers()
+    layers.add("LSTM", **settings)
+    layers.save(tmp_path / "lstm.onnx")
+    with pytest.raises(MeasureError, match=message):
+        load_network(NetworkConfig(name="mine", source="onnx", path="lstm.onnx"), tmp_path)
+
+
+def test_projections_of_pytorch_are_refused(tmp_path: Path) -> None:
+    layer = torch.nn.LSTM(4, 8, proj_size=3).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(layer, (torch.randn(5, 2, 4),))
+        torch.export.save(program, tmp_path / "projected.pt2")
+    config = NetworkConfig(name="mine", source="torch_export", path="projected.pt2", trusted=True)
+    with pytest.raises(MeasureError, match="LSTM with proj_size"):
+        load_network(config, tmp_path)

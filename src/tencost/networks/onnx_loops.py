@@ -17,7 +17,7 @@ from tencost.networks.onnx_graph import (
 )
 from tencost.networks.onnx_operators import Refused, write_once
 
-MAX_NODES = 2000
+MAX_NODES = 1000
 """Nodes that the loops of a model may become."""
 _LOOPS = ("Loop", "Scan")
 
@@ -97,12 +97,10 @@ class _Loop:
             states = states[: len(states) - len(scanned)]
         carried = self.outputs[1 if self.kind == "Loop" else 0 :]
         collected: list[list[str]] = [[] for _ in carried[len(states) :]]
+        elements = [self._elements(*item, iterations) for item in enumerate(scanned)]
         for iteration in range(iterations):
             values = [*self._first_values(iteration), *states]
-            values += [
-                self._element(index, name, iteration, iterations)
-                for index, name in enumerate(scanned)
-            ]
+            values += [parts[iteration] for parts in elements]
             renamed = names | dict(zip(self.inputs, values, strict=True))
             suffix = f"_{self.node.new_name()}"
             for defined in _definitions(nodes):
@@ -169,12 +167,26 @@ class _Loop:
         iteration_name = self.node.write_constant(np.full(shape, iteration, np.int64))
         return [iteration_name, self.node.write_constant(np.array(True))]
 
-    def _element(self, index: int, name: str, iteration: int, iterations: int) -> str:
-        """Return what an iteration of a Scan reads of an input."""
-        if self._setting("scan_input_directions", index):
-            iteration = iterations - 1 - iteration
-        place = self.node.write_constant(iteration, np.int64)
-        return self.node.write("Gather", name, place, axis=self._setting("scan_input_axes", index))
+    def _elements(self, index: int, name: str, iterations: int) -> list[str]:
+        """Return what the iterations of a Scan read of an input, cut by one operator.
+
+        TVM compiles, and runs once, a function for each operator of constants: a Gather a step takes seconds.
+        """
+        node = self.node
+        if not iterations:
+            return []
+        shape = list(node.shape(len(node.proto.input) - node.attribute("num_scan_inputs") + index))
+        axis = self._setting("scan_input_axes", index) % len(shape)
+        parts, sizes = [node.new_name() for _ in range(iterations)], [1] * iterations
+        if node.opset < 13:
+            node.write("Split", name, outputs=parts, axis=axis, split=sizes)
+        else:
+            node.write(
+                "Split", name, node.write_constant(sizes, np.int64), outputs=parts, axis=axis
+            )
+        element = node.write_constant([*shape[:axis], *shape[axis + 1 :]], np.int64)
+        parts = [node.write("Reshape", part, element) for part in parts]
+        return parts[::-1] if self._setting("scan_input_directions", index) else parts
 
     def _finish(self, states: list[str], collected: list[list[str]]) -> None:
         """Write the node's outputs: the last states, and what the iterations have collected."""

@@ -165,7 +165,7 @@ def onnx_importer() -> Any:
     """Return TVM's importer of ONNX graphs with the operators of this module."""
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    class Importer(ONNXGraphImporter):  # type: ignore[misc]
+    class Importer(ONNXGraphImporter):
         def _check_for_unsupported_ops(self, graph: Any) -> None:
             import onnx
 

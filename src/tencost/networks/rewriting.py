@@ -271,8 +271,10 @@ def _computed(value: Any, known_arrays: dict[Any, Any]) -> Any:
         else known_arrays.get(argument)
         for argument in arguments
     ]
-    if name == "relax.concat" and all(array is not None for array in arrays):
-        return np.concatenate(arrays, int(value.attrs.axis or 0))
+    if name == "relax.concat":
+        parts = [array for array in arrays if array is not None]
+        is_whole = len(parts) == len(arrays)
+        return np.concatenate(parts, int(value.attrs.axis or 0)) if is_whole else None
     if name == "relax.strided_slice" and arrays[0] is not None and len(value.args) == 4:
         axes, begins, ends = ([int(item.value) for item in part.fields] for part in value.args[1:])
         places = [slice(None)] * arrays[0].ndim

@@ -22,7 +22,7 @@ def decompositions() -> dict[Any, Any]:
 
     table = torch.export.default_decompositions()
     for name in _LAYERS:
-        table.pop(getattr(torch.ops.aten, name).input, None)
+        table.pop(getattr(torch.ops.aten, name).input, None)  # type: ignore[no-untyped-call]
     return table
 
 
@@ -74,11 +74,13 @@ def _convert(name: str, builder: Any, arguments: list[Any]) -> Any:
             builder.emit(op.strided_slice(state, [0], [first], [first + len(reverse)]))
             for state in states
         ]
+        entering, recurrent, *biases = (stacked(place) for place in range(each))
         tensors = RecurrentTensors(
             data,
-            *(stacked(place) for place in range(each)),
-            hidden=initial[0],
-            cell=initial[1] if kind == "LSTM" else None,
+            entering,
+            recurrent,
+            *(biases or (None, None)),
+            *initial,
         )
         y, *ends = layer.emit(builder, tensors)
         steps, directions, batch, hidden = sizes(y)
