@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Layers:
         """Add a layer that reads these of its optional inputs (B, lengths, h, c, P) and writes these outputs."""
         both = 2 if settings.get("direction") == "bidirectional" else 1
         columns, state = GATES[kind] * HIDDEN, (both, BATCH, HIDDEN)
-        optional = {
+        optional: dict[str, Callable[[], str]] = {
             "B": lambda: self.constant(both, 2 * columns),
             "l": lambda: self.stored(np.array([2, 5, 0], np.int32)),
             "h": lambda: self.constant(*state),
@@ -134,7 +135,8 @@ def test_rnns_with_every_activation(tmp_path: Path, target: dict[str, Any]) -> N
         "ThresholdedRelu": {"activation_alpha": [0.2]},
     }
     for name in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus", *numbers):
-        layers.add("RNN", reads="B", activations=[name], **numbers.get(name, {}))
+        settings: dict[str, Any] = numbers.get(name, {})
+        layers.add("RNN", reads="B", activations=[name], **settings)
     for name in ("Elu", "HardSigmoid", "LeakyRelu"):
         layers.add("RNN", reads="B", activations=[name])
     layers.save(tmp_path / "rnn.onnx")
