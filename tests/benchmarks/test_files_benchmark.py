@@ -18,7 +18,8 @@ def files(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.delitem(sys.modules, "files", raising=False)
     import files  # type: ignore[import-not-found]
 
-    return files  # type: ignore[no-any-return]
+    module: ModuleType = files
+    return module
 
 
 def arm(milliseconds: float, error: float = 1e-6) -> dict[str, Any]:

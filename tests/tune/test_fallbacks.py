@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from relax_networks import lowered, two_layers
 from tencost import cli
+from tencost.config import NetworkConfig
 from tencost.networks.network import Network
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.networks.sources.saved import save_network
@@ -118,7 +119,7 @@ def test_compile_prints_the_line(
 def test_what_falls_back_as_a_whole_says_so(
     target: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tencost.tune.compiled import compiled
+    from tencost.tune.compiled import NetworkPart, compiled
 
     network, notes = two_layers(), list[str]()
 
@@ -126,7 +127,8 @@ def test_what_falls_back_as_a_whole_says_so(
         raise ValueError("the rules' target is none")
 
     monkeypatch.setattr(deploy, "leave", refuse)
-    built = compiled(network, target, None, tmp_path, notes.append)
+    part = NetworkPart(NetworkConfig(name="two_layers"), network, [], tmp_path, None)
+    built = compiled([part], target, notes.append)
     (note,) = notes
     assert "the whole network has TVM's default schedules" in note
     assert "the rules' target is none" in note

@@ -17,6 +17,7 @@ from tencost.config import GraphChoice, NetworkConfig
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse, tolerance_of
+from tencost.networks.recurrent import recurrent_layers
 from tencost.networks.rewriting import candidates, with_free_weights, written_as
 from tencost.networks.source import Imported, first_sentence, read_network
 
@@ -92,6 +93,8 @@ class Network:
         tasks = []
         for extracted in extract_tasks(self.deployable(target), Target(target), {}):
             mod = extracted.dispatched[0]
+            if dict(mod["main"].attrs or {}).get("tirx.is_scheduled"):
+                continue  # there is nothing to tune
             flop = float(estimate_tir_flops(mod))
             if flop >= min_mflop * 1e6:
                 weight = int(extracted.weight)
@@ -160,7 +163,7 @@ def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") ->
 
     Raises:
         ConfigError: network.output is none of its outputs, or network.graph is for a network that is not fused yet.
-        MeasureError: TVM cannot lower it.
+        MeasureError: TVM cannot lower it, or it has recurrent layers and the target is no CPU.
     """
     output = _output_index(config, imported)
     if imported.fused and config.graph not in (GraphChoice.as_is, GraphChoice.auto):
@@ -168,6 +171,12 @@ def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") ->
             f"network.graph={config.graph.value}: expected a network whose operators are not fused yet, found "
             f"{config.name!r}, which was saved fused. Choose it where the network is saved: tencost save network=... "
             f"network.graph={config.graph.value}"
+        )
+    layers = recurrent_layers(imported.mod) if kind != "llvm" else []
+    if layers:
+        raise MeasureError(
+            f"network {config.name!r}: expected operators that run on {kind}, found {', '.join(layers)}, which runs on "
+            "CPUs only. Choose hardware whose target is a CPU, hardware=local for example"
         )
     notes = imported.notes
     try:

@@ -109,6 +109,11 @@ def fold(model: Any) -> None:
 
     folded = copy(model)
     with held_log("onnxscript.optimizer._constant_folding"):
-        optimizer.fold_constants(folded, onnx_shape_inference=True)
+        optimizer.fold_constants(folded, onnx_shape_inference=True, should_fold=_is_foldable)
     optimizer.remove_unused_nodes(folded)
     model.CopyFrom(folded)
+
+
+def _is_foldable(node: Any) -> bool | None:
+    """Say no to layers that ONNX's reference computes without their activations, clip and lengths."""
+    return False if node.op_type in ("LSTM", "GRU", "RNN") else None

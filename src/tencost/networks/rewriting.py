@@ -263,13 +263,24 @@ def _computed(value: Any, known_arrays: dict[Any, Any]) -> Any:
 
     if not isinstance(value, relax.Call):
         return None
+    name = getattr(value.op, "name", "")
+    arguments = value.args[0].fields if name == "relax.concat" else value.args
     arrays = [
         argument.value.numpy()
         if isinstance(argument, ir.GenericConst)
         else known_arrays.get(argument)
-        for argument in value.args
+        for argument in arguments
     ]
-    name = getattr(value.op, "name", "")
+    if name == "relax.concat":
+        parts = [array for array in arrays if array is not None]
+        is_whole = len(parts) == len(arrays)
+        return np.concatenate(parts, int(value.attrs.axis or 0)) if is_whole else None
+    if name == "relax.strided_slice" and arrays[0] is not None and len(value.args) == 4:
+        axes, begins, ends = ([int(item.value) for item in part.fields] for part in value.args[1:])
+        places = [slice(None)] * arrays[0].ndim
+        for axis, begin, end in zip(axes, begins, ends, strict=True):
+            places[axis] = slice(begin, end)
+        return np.ascontiguousarray(arrays[0][tuple(places)])
     if name == "relax.reshape" and arrays[0] is not None:
         return arrays[0].reshape([int(size) for size in value.ty.shape])
     if name == "relax.permute_dims" and arrays[0] is not None:

@@ -13,6 +13,7 @@ from typing import Any
 from tencost.errors import MeasureError
 from tencost.networks.inputs import Array
 from tencost.networks.source import first_sentence, require_module
+from tencost.networks.torch_recurrent import converters, decompositions
 
 
 def tensors_of(inputs: dict[str, Array]) -> tuple[Any, ...]:
@@ -118,7 +119,12 @@ def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[A
                 f"network {name!r}: torch.export cannot export it: {first_sentence(error)}"
             ) from error
         try:
-            mod = from_exported_program(exported, keep_params_as_input=True)
+            mod = from_exported_program(
+                exported.run_decompositions(decompositions()),
+                keep_params_as_input=True,
+                run_ep_decomposition=False,
+                custom_convert_map=converters(),
+            )
         except Exception as error:
             raise MeasureError(f"network {name!r}: {_refusal(error)}") from error
     mod, params = detach_params(mod)

@@ -59,7 +59,7 @@ class Compiled:
 
 
 @dataclass
-class _Part:
+class NetworkPart:
     """The network in one of its sizes.
 
     Attributes:
@@ -171,7 +171,7 @@ def run(
 
 def _parts(
     cfg: Config, hardware: HardwareConfig, root: Path, database: Path | None, console: Console
-) -> tuple[list[_Part], Buckets | None]:
+) -> tuple[list[NetworkPart], Buckets | None]:
     """Read the network in each of its sizes."""
     sizes = sorted(cfg.network.buckets)
     if not sizes:
@@ -191,7 +191,7 @@ def _part(
     root: Path,
     database: Path | None,
     console: Console,
-) -> _Part:
+) -> NetworkPart:
     """Read a network and find its programs."""
     name = f"{variant_name(config)}-{hardware.name}"
     folder = database or root / cfg.tuner.workdir / name
@@ -200,7 +200,7 @@ def _part(
         network, tasks = import_network(
             replace(cfg, network=config), hardware, root, console, Path(os.devnull)
         )
-    part = _Part(config, network, tasks, folder, None)
+    part = NetworkPart(config, network, tasks, folder, None)
     if programs is not None:
         target = hardware.target
         part.available = _count_programs(programs, tasks, target, folder, name, console)
@@ -208,14 +208,14 @@ def _part(
     return part
 
 
-def _leave_out_slower(part: _Part, hardware: HardwareConfig) -> int:
+def _leave_out_slower(part: NetworkPart, hardware: HardwareConfig) -> int:
     """Use no program any more that is slower in the network than the rule; return how many that are."""
     before = part.tuned
     part.use(faster_in_network(part.network, hardware, part.tasks, part.programs), hardware.target)
     return before - part.tuned
 
 
-def _seconds(parts: Sequence[_Part], host: Host, built: Any) -> list[list[float]]:
+def _seconds(parts: Sequence[NetworkPart], host: Host, built: Any) -> list[list[float]]:
     """Return the seconds of calls of each size, timed in turn."""
     running = {part.network.entry: host.deployed(built, part.network) for part in parts}
     times = host.call(lambda: times_in_turn(running, MAX_TIMING_S))
@@ -223,7 +223,7 @@ def _seconds(parts: Sequence[_Part], host: Host, built: Any) -> list[list[float]
 
 
 def _times(
-    parts: Sequence[_Part], seconds: Sequence[Sequence[float]], differences: Sequence[float]
+    parts: Sequence[NetworkPart], seconds: Sequence[Sequence[float]], differences: Sequence[float]
 ) -> str:
     """Return what a user is told of the times of calls; nothing where it was not run."""
     told = []
@@ -239,7 +239,12 @@ def _times(
 
 
 def _padding(
-    buckets: Buckets, parts: Sequence[_Part], host: Host, built: Any, root: Path, console: Console
+    buckets: Buckets,
+    parts: Sequence[NetworkPart],
+    host: Host,
+    built: Any,
+    root: Path,
+    console: Console,
 ) -> Buckets:
     """Return the buckets, padded where a call of a size between them, padded, computes what the framework does."""
     if buckets.between is None:
@@ -299,7 +304,7 @@ def _count_programs(
 
 
 def compiled(
-    parts: Sequence[_Part],
+    parts: Sequence[NetworkPart],
     target: dict[str, Any],
     note: Callable[[str], object] = lambda _message: None,
 ) -> Any:
@@ -347,7 +352,7 @@ def _host(hardware: HardwareConfig, console: Console) -> Host | None:
     return host_of(hardware)
 
 
-def _difference(part: _Part, host: Host, built: Any, console: Console) -> float:
+def _difference(part: NetworkPart, host: Host, built: Any, console: Console) -> float:
     """Run it and compare; return the largest relative difference. Raises TuneError where it is too large."""
     network = part.network
     agreements = compare_outputs(network, host.outputs(built, network))

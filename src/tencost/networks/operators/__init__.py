@@ -1,17 +1,17 @@
 """ONNX operators that TVM's frontend lacks or computes otherwise than ONNX says: written with others, or refused.
 
 What ONNX defines as a function of other operators becomes those; of the rest, a few nodes are written anew, in one
-module for each kind of operator. Four operators are converted directly (:mod:`.importer`). An operator that neither
+module for each kind of operator. Some operators are converted directly (:mod:`.importer`). An operator that neither
 does for is refused by name before anything is imported: a wrong number is worse than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from tencost.networks.onnx_graph import replace, subgraphs
+from tencost.networks.onnx_graph import subgraphs
 from tencost.networks.operators import (
     arithmetic,
     attention,
@@ -24,11 +24,10 @@ from tencost.networks.operators import (
     signals,
     windows,
 )
-from tencost.networks.operators.node import WRITTEN, Node, Refused, read_tensors
+from tencost.networks.operators.node import WRITTEN, Refused, Writer, write_once
 
 __all__ = ["Refused", "written_anew"]
 
-Writer = Callable[[Node], None]
 _KINDS = (
     arithmetic,
     attention,
@@ -72,16 +71,4 @@ def _write_once(
         is_candidate = proto.domain in domains and not proto.name.startswith(WRITTEN)
         return writers.get(proto.op_type) if is_candidate else None
 
-    if not any(writer_of(proto) for graph in subgraphs(model.graph) for proto in graph.node):
-        return False
-    tensors, changed = read_tensors(model), False
-    for graph in reversed(list(subgraphs(model.graph))):  # a graph before the one that it is in
-        protos: list[Any] = []
-        for proto in graph.node:
-            node, writer = Node(proto, tensors, numbers), writer_of(proto)
-            if writer is not None:
-                writer(node)
-            protos += node.nodes or [proto]
-            changed = changed or bool(node.nodes)
-        replace(graph.node, protos)
-    return changed
+    return write_once(model, numbers, writer_of, subgraphs(model.graph))

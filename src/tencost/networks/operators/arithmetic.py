@@ -166,9 +166,15 @@ def _determinant(node: Node) -> None:
     node.reduce("ReduceSum", signed, [-1], keepdims=0, outputs=node.proto.output)
 
 
+def _running_product(node: Node) -> None:
+    """TVM takes the axis as a number."""
+    if node.constant(1) is None:
+        raise Refused("CumProd whose axis is no constant")
+
+
 WRITERS = {
-    "BitShift": _bit_shift, "Det": _determinant, "Elu": _elu, "IsInf": _is_inf, "Mod": _mod, "PRelu": _prelu,
-    "Pow": _pow,
+    "BitShift": _bit_shift, "CumProd": _running_product, "Det": _determinant, "Elu": _elu,
+    "IsInf": _is_inf, "Mod": _mod, "PRelu": _prelu, "Pow": _pow,
 } | dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_bool) | dict.fromkeys(
     ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Sub", "Xor"), _broadcast
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """TVM's ONNX frontend with converters of tencost's own, for operators that other operators do not express exactly.
 
 Quantization divides and rounds half to even; TVM multiplies by the reciprocal of a scalar scale, and its converters
-know no blocks. BitCast and NonMaxSuppression have no equivalent among the operators that the frontend has right.
+know no blocks. BitCast, NonMaxSuppression and recurrent layers (:mod:`.recurrent_layers`) have no equivalent among the
+operators that the frontend has right.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from tvm import ir, relax, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+
+from tencost.networks.operators import recurrent_layers
 
 
 def import_graph(model: Any) -> Any:
@@ -228,7 +231,7 @@ def _cast(bb: Any, value: Any, kind: str) -> Any:
     return bb.normalize(relax.op.astype(value, kind))
 
 
-_CONVERTERS = {
+_CONVERTERS = recurrent_layers.CONVERTERS | {
     "BitCast": _bit_cast, "DequantizeLinear": _dequantize, "NonMaxSuppression": _non_max_suppression,
     "QuantizeLinear": _quantize,
 }  # fmt: skip

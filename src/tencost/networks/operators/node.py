@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tencost.networks.inputs import Array
-from tencost.networks.onnx_graph import attribute, constant_node, constant_value, subgraphs
+from tencost.networks.onnx_graph import attribute, constant_node, constant_value, replace, subgraphs
 
 WRITTEN = "tencost_"
 """Prefix of the tensors and operators that were written anew and stay as they are."""
@@ -162,6 +162,42 @@ class Node:
 
         tensor_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.write("Cast", name, outputs=outputs, to=tensor_type)
+
+
+Writer = Callable[[Node], None]
+
+
+def write_once(
+    model: Any,
+    numbers: Iterator[int],
+    writer_of: Callable[[Any], Writer | None],
+    graphs: Iterable[Any],
+) -> bool:
+    """Write nodes of a model anew, in place; say whether there were any.
+
+    Args:
+        model: onnx.ModelProto.
+        numbers: for new names.
+        writer_of: what writes an onnx.NodeProto anew, or None.
+        graphs: those of the model in which nodes are written, a graph before those in it.
+
+    Raises:
+        Refused: by a writer.
+    """
+    graphs, changed = list(graphs), False
+    if not any(writer_of(proto) for graph in graphs for proto in graph.node):
+        return False
+    tensors = read_tensors(model)
+    for graph in reversed(graphs):  # a graph before the one that it is in
+        protos: list[Any] = []
+        for proto in graph.node:
+            node, writer = Node(proto, tensors, numbers), writer_of(proto)
+            if writer is not None:
+                writer(node)
+            protos += node.nodes or [proto]
+            changed = changed or bool(node.nodes)
+        replace(graph.node, protos)
+    return changed
 
 
 def read_tensors(model: Any) -> Tensors:

@@ -95,7 +95,33 @@ def _tensor_scatter(node: Node) -> None:
     node.finish("ScatterElements", cache, places, update, axis=axis)
 
 
+def _reverse_sequence(node: Node) -> None:
+    """The frontend lacks it: gathers rows by their numbers, those of the first steps in reverse."""
+    shape = node.shape(0)
+    time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
+    if {time, batch} != {0, 1}:
+        raise Refused(
+            f"ReverseSequence with time_axis={time} and batch_axis={batch} (0 and 1 would do)"
+        )
+    spread = [1, 1]
+    spread[batch] = shape[batch]
+    steps = np.expand_dims(np.arange(shape[time]), batch)
+    lengths = node.cast(node.proto.input[1], np.int64)
+    lengths = node.write("Reshape", lengths, node.write_constant(spread, np.int64))
+    step, one = node.write_constant(steps, np.int64), node.write_constant(1, np.int64)
+    mirrored = node.write("Sub", node.write("Sub", lengths, one), step)
+    place = node.write("Where", node.write("Less", step, lengths), mirrored, step)
+    items = np.expand_dims(np.arange(shape[batch]), time)
+    if time == 0:
+        rows = node.write("Mul", place, node.write_constant(shape[1], np.int64))
+        rows = node.write("Add", rows, node.write_constant(items, np.int64))
+    else:
+        rows = node.write("Add", place, node.write_constant(items * shape[1], np.int64))
+    flat = node.write_constant([shape[0] * shape[1], *shape[2:]], np.int64)
+    node.finish("Gather", node.write("Reshape", node.proto.input[0], flat), rows, axis=0)
+
+
 WRITERS = {
-    "EyeLike": _eye_like, "OneHot": _one_hot, "SequenceInsert": _sequence_insert, "Slice": _slice,
-    "TensorScatter": _tensor_scatter, "TopK": _top_k,
+    "EyeLike": _eye_like, "OneHot": _one_hot, "ReverseSequence": _reverse_sequence, "SequenceInsert": _sequence_insert,
+    "Slice": _slice, "TensorScatter": _tensor_scatter, "TopK": _top_k,
 }  # fmt: skip

@@ -32,6 +32,8 @@ from tencost.networks.onnx_graph import (
     subgraphs,
 )
 from tencost.networks.operators import Refused, written_anew
+from tencost.networks.operators.loops import unroll_loops
+from tencost.networks.operators.recurrent_layers import check_recurrent
 from tencost.networks.operators.regions import padded_outputs
 from tencost.networks.source import Imported, NetworkSource, first_sentence, require_module
 
@@ -177,10 +179,12 @@ def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     Raises:
         Refused: an operator that TVM's frontend computes wrongly.
     """
+    check_recurrent(model.graph)
     fix_shapes(model.graph, shapes)
     # A graph that cannot be folded may be imported all the same.
     with contextlib.suppress(Exception):
         fold(model)
+    unroll_loops(model)
     if written_anew(model):
         with contextlib.suppress(Exception):
             fold(model)
