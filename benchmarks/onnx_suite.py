@@ -244,7 +244,7 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     from tencost.networks.source import Imported
     from tencost.networks.sources import onnx as source
     from tencost.programs.trace.intrinsics import register_cpu_intrinsics
-    from tencost.tune.compiled import compiled
+    from tencost.tune.compiled import NetworkPart, compiled
     from tencost.tune.hosts import Deployed
     from tencost.workers.hardware import detect_host
 
@@ -261,7 +261,7 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     register_cpu_intrinsics()
     target = detect_host().target
     network = lowered(config, imported)
-    built = compiled(network, target, None, Path("none"))
+    built = compiled([NetworkPart(config, network, [], Path("none"), None)], target)
     return Deployed(built, network).outputs()
 
 
