@@ -2,8 +2,8 @@
 
     python benchmarks/files.py [--files levit dinov2 ...] [--work FOLDER] [--report]
 
-Each file is exported from a network definition of transformers with weights drawn at random (seed 0), as a user's file
-would come, and compiled with the one command that a user types, without a setting:
+Each file is exported from a network definition of transformers, or from one below, with weights drawn at random
+(seed 0), as a user's file would come, and compiled with the one command that a user types, without a setting:
 
     tencost compile network=onnx network.path=FILE --to LIBRARY
 
@@ -21,6 +21,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from network_arms import Case
 from network_processes import ROOT, Clock, Failed, command, time_arms, write
 
 from tencost.measure.host_state import host_facts
+from tencost.networks.variants.builders import BUILDERS
+from tencost.networks.variants.variants import draw_batch_norms
 from tencost.workers.noise import is_busy
 
 RESULTS = ROOT / "benchmarks" / "results" / "files"
@@ -62,6 +65,59 @@ FILES: dict[str, tuple[str, dict[str, Any], Shapes]] = {
     "t5_encoder": ("T5", {"num_layers": 4, "d_model": 384, "d_ff": 1024, "num_heads": 6}, TOKENS),
 }
 """Name of a file -> (architecture of transformers, its settings, shapes of its inputs)."""
+
+
+def wave1d() -> Any:
+    """Return strided 1-D convolutions over sound as wav2vec 2.0 has them, with batch norms: 3199, 1599, 799, ... rows."""
+    from torch import nn
+
+    layers: list[Any] = []
+    width = 1
+    for kernel, stride in ((10, 5), *((3, 2),) * 4, *((2, 2),) * 2):
+        convolution = nn.Conv1d(width, 128, kernel, stride, bias=False)
+        layers += [convolution, nn.BatchNorm1d(128), nn.ReLU()]
+        width = 128
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(width, 35))
+
+
+def densenet() -> Any:
+    """Return DenseNet's blocks: batch norms before convolutions, channels that grow by 24."""
+    return BUILDERS["densenet"]([24, 24, 24, 24], [3, 6, 8, 6], 3)
+
+
+def mobilenet_v3() -> Any:
+    """Return inverted residuals with squeeze and excitation."""
+    return BUILDERS["mobilenet_v3"]([16, 24, 40, 96], [1, 2, 3, 4], 5)
+
+
+def decoder() -> Any:
+    """Return two layers of DETR's decoder, 100 queries, whose attention splits one weight in three."""
+    import torch
+    from torch import nn
+
+    class Decoder(nn.Module):
+        """The decoder with its queries learnt."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerDecoderLayer(256, 8, 1024, batch_first=True)
+            self.layers = nn.TransformerDecoder(layer, 2)
+            self.queries = nn.Parameter(torch.randn(1, 100, 256))
+
+        def forward(self, features: Any) -> Any:
+            """Return vectors [1, 100, 256] of features [1, 400, 256]."""
+            return self.layers(self.queries, features)
+
+    return Decoder()
+
+
+MODULES: dict[str, tuple[Callable[[], Any], Shapes]] = {
+    "wave1d": (wave1d, {"waveform": (1, 1, 16_000)}),
+    "densenet": (densenet, IMAGE),
+    "mobilenet_v3": (mobilenet_v3, IMAGE),
+    "decoder": (decoder, {"features": (1, 400, 256)}),
+}
+"""Name of a file -> (its network, shapes of its inputs)."""
 TURN_S = 8.0
 """Seconds that an arm is timed for, about."""
 
@@ -70,7 +126,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--files", nargs="+", choices=list(FILES), default=list(FILES))
+    names = [*FILES, *MODULES]
+    parser.add_argument("--files", nargs="+", choices=names, default=names)
     parser.add_argument("--work", type=Path, default=ROOT / "tuned" / "files-benchmark")
     parser.add_argument("--report", action="store_true", help="print results, time nothing")
     options = parser.parse_args()
@@ -122,18 +179,25 @@ def export(name: str, folder: Path) -> None:
 
     from tencost.networks.torch_modules import module_to_onnx
 
-    architecture, settings, shapes = FILES[name]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{architecture}Config")(**settings, attn_implementation="eager")
-    class_name = "T5EncoderModel" if architecture == "T5" else f"{architecture}Model"
-    network = getattr(transformers, class_name)(config).eval()
-    output = "last_hidden_state"
+    if name in MODULES:
+        build, shapes = MODULES[name]
+        network = build().eval()
+        draw_batch_norms(network)
+    else:
+        architecture, settings, shapes = FILES[name]
+        config_class = getattr(transformers, f"{architecture}Config")
+        config = config_class(**settings, attn_implementation="eager")
+        class_name = "T5EncoderModel" if architecture == "T5" else f"{architecture}Model"
+        network = getattr(transformers, class_name)(config).eval()
 
     class Positional(torch.nn.Module):
         """The network with its inputs by position and one output."""
 
         def forward(self, *tensors: Any) -> Any:
-            return network(**dict(zip(shapes, tensors, strict=True)), return_dict=True)[output]
+            if name in MODULES:
+                return network(*tensors)
+            return network(**dict(zip(shapes, tensors, strict=True))).last_hidden_state
 
     generator = torch.Generator().manual_seed(0)
     tensors = tuple(
@@ -144,6 +208,7 @@ def export(name: str, folder: Path) -> None:
     )
     module = Positional()
     module.network = network
+    module.eval()
     with torch.inference_mode():
         expected = module(*tensors)
     onnx.save(module_to_onnx(name, module, tensors), folder / "model.onnx")

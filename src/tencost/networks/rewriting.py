@@ -30,7 +30,11 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     return with_weights_computed(mod, params)
 
 
-_CONVOLUTIONS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
+_CONVOLUTIONS = {
+    "relax.nn.conv1d": ["NWC", "WIO"],
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv3d": ["NDHWC", "DHWIO"],
+}
 """Operator -> the layouts of its data and its weights that channels_last gives it."""
 
 
