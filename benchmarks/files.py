@@ -68,7 +68,7 @@ FILES: dict[str, tuple[str, dict[str, Any], Shapes]] = {
 
 
 def wave1d() -> Any:
-    """Return strided 1-D convolutions over sound as wav2vec 2.0 has them, with batch norms: 3199, 1599, 799, ... rows."""
+    """Return strided 1-D convolutions over sound as in wav2vec 2.0, with batch norms: 3199, 1599, 799, ... rows."""
     from torch import nn
 
     layers: list[Any] = []

@@ -96,9 +96,7 @@ class Widened:
             return structural_map(block, accesses)
 
         function = structural_map(function, (SBlock, moved))
-        return _replaced(
-            function, dict(zip(function.params, self.original.params, strict=True))
-        )
+        return _replaced(function, dict(zip(function.params, self.original.params, strict=True)))
 
 
 def widened(function: Any, block: str, axes: Mapping[int, Axis]) -> Widened:
@@ -146,7 +144,10 @@ def widened(function: Any, block: str, axes: Mapping[int, Axis]) -> Widened:
         _with_extents(function, nests, moving, dimensions),
         function,
         {axis.widened: axis for axis in axes.values()},
-        {axis.widened: _narrow(nests, moving, dimensions, axis, parameters) for axis in axes.values()},
+        {
+            axis.widened: _narrow(nests, moving, dimensions, axis, parameters)
+            for axis in axes.values()
+        },
     )
 
 

@@ -209,9 +209,7 @@ def filled(product: Product, vectors: Vectors) -> Product | None:
     four times 14 of 16, where halves would be seven. Where halves take half the time, they are 7 times 8.
     """
     least = max(LEAST_LANES, vectors.lanes // 2)
-    widths = [
-        lanes for lanes in range(vectors.lanes, least - 1, -1) if product.group % lanes == 0
-    ]
+    widths = [lanes for lanes in range(vectors.lanes, least - 1, -1) if product.group % lanes == 0]
     if not widths:
         return None
     return replace(product, lanes=min(widths, key=vectors.lost))
