@@ -46,6 +46,10 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
     "a dear epilogue": ([(37, 24), (24, 47)], lambda x, w: op.nn.silu(op.matmul(x, w))),
     "depthwise": ([(1, 8, 8, 20), (3, 3, 1, 20), (20,)], image(groups=20)),
     "a residual": ([(1, 8, 19, 20), (1, 1, 20, 20)], residual),
+    "channels first": (
+        [(1, 4, 11, 11), (8, 4, 3, 3)],
+        lambda x, w: op.nn.conv2d(x, w, padding=1),
+    ),
     "dense": ([(37, 24), (24, 47)], op.matmul),
 }
 

@@ -215,7 +215,7 @@ NONE: dict[str, tuple[Shapes, Body]] = {
     "a row is less than a vector": ([(8, 24), (24, 3)], op.matmul),
     "nothing is multiplied": ([(8, 24)], lambda x: op.sum(x, axis=1)),
     "channels first": (
-        [(1, 4, 11, 11), (8, 4, 3, 3)],
+        [(1, 4, 3, 3), (8, 4, 3, 3)],
         lambda x, w: op.nn.conv2d(x, w, padding=1),
     ),
 }

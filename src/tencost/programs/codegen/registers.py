@@ -120,9 +120,11 @@ def _overlapping(mod: Any, target: Any) -> Any:
     from tvm.target import Target
 
     vectors = vectors_of(target)
-    product = vectors and product_of(Schedule(mod, debug_mask=0), vectors)
-    chosen = product and overlapping(mod, product, vectors)
-    if not chosen:
+    if vectors is None:
+        return None
+    whole = product_of(Schedule(mod, debug_mask=0), vectors)
+    chosen = overlapping(mod, whole, vectors) if whole is not None else None
+    if chosen is None:
         return None
     product, tile = chosen
     cores = int(Target(target).attrs.get("num-cores", 1))
