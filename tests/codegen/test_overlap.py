@@ -50,6 +50,10 @@ CASES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
         [(1, 4, 11, 11), (8, 4, 3, 3)],
         lambda x, w: op.nn.conv2d(x, w, padding=1),
     ),
+    "channels first, in groups": (
+        [(1, 12, 41), (12, 3, 1)],
+        lambda x, w: op.nn.conv1d(x, w, groups=4),
+    ),
     "dense": ([(37, 24), (24, 47)], op.matmul),
 }
 
