@@ -212,10 +212,10 @@ def test_what_comes_after_is_kept_whole() -> None:
 
 NONE: dict[str, tuple[Shapes, Body]] = {
     "softmax": ([(8, 32)], lambda x: op.nn.softmax(x, axis=-1)),
-    "a row is no whole vector": ([(8, 24), (24, 47)], op.matmul),
+    "a row is less than a vector": ([(8, 24), (24, 3)], op.matmul),
     "nothing is multiplied": ([(8, 24)], lambda x: op.sum(x, axis=1)),
     "channels first": (
-        [(1, 4, 11, 11), (8, 4, 3, 3)],
+        [(1, 4, 3, 3), (8, 4, 3, 3)],
         lambda x, w: op.nn.conv2d(x, w, padding=1),
     ),
 }
@@ -251,6 +251,9 @@ def test_no_space_where_columns_are_not_beside_each_other() -> None:
         (20, Vectors(8, 16), 5),
         (12, Vectors(4, 32), 4),
         (3, Vectors(4, 32), 0),
+        (56, Vectors(16, 32, halves=True), 8),
+        (104, Vectors(16, 32, halves=True), 8),
+        (96, Vectors(16, 32, halves=True), 16),
     ],
 )
 def test_vectors_of_a_convolution_are_as_full_as_channels_allow(
@@ -262,6 +265,12 @@ def test_vectors_of_a_convolution_are_as_full_as_channels_allow(
     found = tiles.padded(task, product, vectors)
     assert (found.lanes if found else 0) == lanes
     assert found is None or not found.padding
+
+
+def test_halves_by_the_name_of_the_core() -> None:
+    zen4, other = ({"kind": "llvm", "mcpu": core} for core in ("znver4", "icelake-server"))
+    assert products.vectors_of(zen4) == Vectors(16, 32, halves=True)
+    assert products.vectors_of(other) == Vectors(16, 32)
 
 
 @pytest.mark.parametrize("columns", [28, 40, 56, 440])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import tvm
@@ -24,10 +26,19 @@ from tencost.errors import ConfigError, MeasureError
 from tencost.networks import rewriting
 from tencost.networks.lowering import fuse
 from tencost.networks.network import load_network, lowered, variant_name
-from tencost.networks.rewriting import candidates, with_packed_weights, written_as
+from tencost.networks.rewriting import (
+    candidates,
+    with_packed_weights,
+    with_weights_computed,
+    written_as,
+)
 from tencost.networks.sources import transformers
 from tencost.networks.sources.saved import save_network
-from tencost.networks.torch_modules import module_to_relax, positional_module
+from tencost.networks.torch_modules import (
+    module_to_onnx,
+    module_to_relax,
+    positional_module,
+)
 from tencost.tune.deploy import compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
@@ -116,6 +127,71 @@ def test_convolutions_of_volumes_are_folded_and_have_channels_last(
     machine = relax.VirtualMachine(built, tvm.cpu())
     (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def sound_network(kind: str) -> torch.nn.Module:
+    nn = torch.nn
+    first = [nn.Conv1d(3, 8, 5, 2, 2, bias=False), nn.BatchNorm1d(8), nn.ReLU()]
+    last: dict[str, list[torch.nn.Module]] = {
+        "pools": [nn.MaxPool1d(3, 2, 1), nn.AvgPool1d(2, ceil_mode=True), nn.AdaptiveAvgPool1d(1)],
+        "groups": [nn.Conv1d(8, 16, 3, groups=2, dilation=2), nn.Flatten()],
+        "depthwise": [nn.Conv1d(8, 8, 7, padding=3, groups=8), nn.SiLU()],
+        "transposed": [nn.ConvTranspose1d(8, 4, 4, 2, 1), nn.Conv1d(4, 4, 3)],
+    }
+    network = nn.Sequential(*first, *last[kind])
+    nn.init.uniform_(network[1].running_var, 0.5, 2.0)
+    return network.eval()
+
+
+@pytest.mark.parametrize("kind", ["pools", "groups", "depthwise", "transposed"])
+@pytest.mark.parametrize("source", ["onnx", "torch"])
+def test_convolutions_of_sound_have_channels_last(
+    source: str, kind: str, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    """The same numbers as PyTorch or ONNX Runtime; pools of torch.export were taken along the wrong axis."""
+    torch.manual_seed(0)
+    network, x = sound_network(kind), torch.randn(2, 3, 53)
+    if source == "onnx":
+        onnx.save(module_to_onnx("sound", network, (x,)), tmp_path / "sound.onnx")
+        overrides = ["network=onnx", f"network.path={tmp_path / 'sound.onnx'}"]
+        loaded = load_network(compose([*overrides, "network.graph=channels_last"])[0].network)
+        assert not meaningless(loaded)
+        built = Deployed(compile_network(loaded, target, None, by_rule=True), loaded)
+        assert output_agreement(built.outputs()[0], loaded.expected[0]).accepted
+        return
+    with torch.no_grad():
+        expected = network(x).numpy()
+    module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
+    mod, params = module_to_relax("sound", module.eval(), (x,))
+    mod, params = written_as(mod, params, GraphChoice.channels_last)
+    assert operators(mod)["relax.nn.batch_norm"] == 0
+    layouts = re.findall(r"R.nn.conv1d\(.*?data_layout=\"(\w+)\"", mod.script())
+    assert set(layouts) == {"NWC"}
+    machine = relax.VirtualMachine(tvm.compile(fuse(mod), target=Target(target)), tvm.cpu())
+    (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
+    assert output_agreement(output.numpy(), expected).accepted
+
+
+def test_parts_of_a_weight_are_weights() -> None:
+    """An attention's in_proj was split and transposed at each call."""
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    w = relax.Var("w", relax.TensorType((24, 8), "float32"))
+    builder, op = relax.BlockBuilder(), relax.op
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            parts = builder.emit(op.split(w, [8], 0))
+            products = [
+                builder.emit(op.matmul(x, builder.emit(op.permute_dims(builder.emit(part)))))
+                for part in (parts[0], parts[1])
+            ]
+            output = builder.emit_output(relax.Tuple(products))
+        builder.emit_func_output(output)
+    array = np.arange(192, dtype=np.float32).reshape(24, 8)
+    mod, params = with_weights_computed(builder.get(), [tvm.runtime.tensor(array)])
+    assert set(operators(mod)) == {"relax.matmul"}
+    first, second = (each.numpy() for each in params)
+    np.testing.assert_array_equal(first, array[:8].T)
+    np.testing.assert_array_equal(second, array[8:].T)
 
 
 @pytest.mark.parametrize("groups", [1, 2])

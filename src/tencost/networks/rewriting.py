@@ -30,8 +30,13 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     return with_weights_computed(mod, params)
 
 
-_CONVOLUTIONS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv3d": ["NDHWC", "DHWIO"]}
+_CONVOLUTIONS = {
+    "relax.nn.conv1d": ["NWC", "WIO"],
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv3d": ["NDHWC", "DHWIO"],
+}
 """Operator -> the layouts of its data and its weights that channels_last gives it."""
+_TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
 
 
 def candidates(mod: Any, choice: GraphChoice, kind: str) -> tuple[GraphChoice, ...]:
@@ -112,7 +117,7 @@ def channels_last(mod: Any) -> Any:
     """Have convolutions and pools work on NHWC (NDHWC); layouts change at the ends, and where an operator needs it."""
     from tvm import relax
 
-    mod = _as_comparisons(mod)
+    mod = _understood(mod)
     fenced, is_fenced = _fenced(mod)
     mod = relax.transform.ConvertLayout(_CONVOLUTIONS)(fenced)
     if is_fenced:
@@ -124,8 +129,9 @@ def channels_last(mod: Any) -> Any:
 def _fenced(mod: Any) -> tuple[Any, bool]:
     """Put a reshape, whose layout no pass changes, before each operator that TVM cannot turn; say whether one is there.
 
-    A transposed convolution of NHWC is not lowered, and a layer norm over several axes would read its weights in
-    another order than the numbers.
+    A transposed convolution of NHWC is not lowered, a layer norm over several axes would read its weights in another
+    order than the numbers, and a pool of the image that a row of NWC is made into (as torch.export writes 1-D pools)
+    would go along the wrong axis.
     """
     from tvm import relax
 
@@ -134,7 +140,8 @@ def _fenced(mod: Any) -> tuple[Any, bool]:
     def rewrite(call: Any) -> Any:
         name = call.op.name
         several = name == "relax.nn.layer_norm" and len(call.attrs.axes) > 1
-        if not several and name != "relax.nn.conv2d_transpose":
+        is_image = name == "relax.expand_dims" and len(call.args[0].ty.shape) == 3
+        if not several and not is_image and name not in _TRANSPOSED:
             return call
         names.append(name)
         data, *others = call.args
@@ -157,11 +164,18 @@ def _unfenced(mod: Any) -> Any:
     return _rewritten(mod, rewrite)
 
 
-def _as_comparisons(mod: Any) -> Any:
-    """Write clip as minimum and maximum: of these TVM knows that they keep a layout."""
+def _understood(mod: Any) -> Any:
+    """Write operators as TVM's change of layouts knows them.
+
+    Of minimum and maximum it knows that they keep a layout, of clip it does not; a squeezed axis that is counted from
+    the end makes it ask for memory without end (std::bad_alloc).
+    """
     from tvm import relax
 
     def rewrite(call: Any) -> Any:
+        if call.op.name == "relax.squeeze" and call.attrs.axis is not None:
+            rank = len(call.args[0].ty.shape)
+            return relax.op.squeeze(call.args[0], [int(axis) % rank for axis in call.attrs.axis])
         if call.op.name != "relax.clip":
             return call
         data, low, high = call.args
@@ -225,7 +239,9 @@ def with_weights_computed(mod: Any, params: list[Any]) -> tuple[Any, list[Any]]:
     replacements: dict[Any, Any] = {}
     for variable, value in _bindings(main).items():
         array = _computed(value, arrays)
-        if array is not None:
+        if isinstance(array, list):  # parts of a weight, each a variable of its own below
+            arrays[variable] = array
+        elif array is not None:
             replacement = relax.Var(f"weight_{len(replacements)}", variable.ty)
             replacements[variable] = replacement
             arrays[variable] = arrays[replacement] = array
@@ -246,7 +262,9 @@ def with_weights_computed(mod: Any, params: list[Any]) -> tuple[Any, list[Any]]:
                 replacements[variable] if variable in replacements else super().visit_var_(variable)
             )
 
-    body = Replace(mod).visit_expr(main.body)
+    everything = [*inputs, *weights, *replacements.values()]
+    function = relax.Function(everything, Replace(mod).visit_expr(main.body))
+    body = relax.analysis.remove_all_unused(function).body
     used = set(relax.analysis.free_vars(body))
     parameters = [name for name in (*weights, *replacements.values()) if name in used]
     function = relax.Function([*inputs, *parameters], body)
@@ -258,9 +276,12 @@ def with_weights_computed(mod: Any, params: list[Any]) -> tuple[Any, list[Any]]:
 
 
 def _computed(value: Any, known_arrays: dict[Any, Any]) -> Any:
-    """Return what a binding's value is, an array; None where it depends on inputs or NumPy is not asked for it."""
+    """Return what a binding's value is, an array, or a list of those; None where it depends on inputs or on others."""
     from tvm import ir, relax
 
+    if isinstance(value, relax.TupleGetItem):
+        parts = known_arrays.get(value.tuple_value)
+        return parts[value.index] if isinstance(parts, list) else None
     if not isinstance(value, relax.Call):
         return None
     name = getattr(value.op, "name", "")
@@ -286,6 +307,11 @@ def _computed(value: Any, known_arrays: dict[Any, Any]) -> Any:
     if name == "relax.permute_dims" and arrays[0] is not None:
         axes = value.attrs.axes
         return np.ascontiguousarray(np.transpose(arrays[0], axes and [int(axis) for axis in axes]))
+    if name == "relax.split" and arrays[0] is not None:
+        sections = value.attrs.indices_or_sections
+        places = int(sections) if hasattr(sections, "value") else [int(place) for place in sections]
+        parts = np.split(arrays[0], places, axis=int(value.attrs.axis))
+        return [np.ascontiguousarray(part) for part in parts]
     if name in _ARITHMETIC and all(array is not None for array in arrays):
         return _ARITHMETIC[name](*arrays)
     return None

@@ -341,8 +341,25 @@ def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
 
 
 def _without_layout_blocks(module: Any) -> Any:
+    from tvm import ir, tirx
+    from tvm.s_tir import SBlock
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+    from tvm_ffi import structural_map
 
+    def plain(block: Any) -> Any:
+        # TVM leaves out blocks that read at their own axes only; overlapping tiles repeat some weights.
+        if "meta_schedule.layout_rewrite_preproc" not in block.annotations:
+            return block
+        names = [iteration.var for iteration in block.iter_vars]
+        return structural_map(
+            block, (ir.TensorLoad, lambda load: tirx.BufferLoad(load.source, names))
+        )
+
+    functions = {
+        name: structural_map(function, (SBlock, plain))
+        for name, function in module.functions.items()
+    }
+    module = ir.IRModule(functions, attrs=module.attrs)
     return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
 
 

@@ -57,7 +57,7 @@ class Variant:
             )
         else:
             module, tensors = _built(self.definition)
-        _draw_batch_norms(module)
+        draw_batch_norms(module)
         return module_to_onnx(self.name, module, tensors)
 
 
@@ -266,7 +266,7 @@ def _built(definition: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     return module.eval(), (torch.randn(1, 3, definition["size"], definition["size"]),)
 
 
-def _draw_batch_norms(module: Any) -> None:
+def draw_batch_norms(module: Any) -> None:
     """Give batch norms statistics: without any they would leave no bias behind when they are folded away."""
     import torch
 

@@ -26,16 +26,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tencost.programs.codegen.blocks import PARALLEL_WORK, extent_of, tried
-from tencost.programs.codegen.products import Product, free_buffers, product_of, vectors_of
+from tencost.programs.codegen.overlap import Axis, widened
+from tencost.programs.codegen.products import (
+    Product,
+    free_buffers,
+    product_of,
+    vectors_of,
+)
 from tencost.programs.codegen.tiles import (
     MAX_ROWS,
     MAX_UNROLLED,
     MAX_VECTORS,
     Decisions,
+    columns_outside,
+    decisions_of,
+    overlapping,
     padded,
     product_seeds,
 )
@@ -82,7 +91,7 @@ def designs(mod: Any, target: Any) -> list[Design]:
     spaces = []
     for near in (product.apart, not product.apart) if product.copied else (False,):
         tile_seeds = tuple(product_seeds(product, vectors, cores, near=near))
-        tile_seeds = tile_seeds if product.lanes > vectors.lanes // 2 else tile_seeds[:HALF_SEEDS]
+        tile_seeds = tile_seeds if vectors.lost(product.lanes) < 2 else tile_seeds[:HALF_SEEDS]
         schedule = Schedule(mod, debug_mask=0, error_render_level="none")
         if tile_seeds and tried(_tile, schedule, product, tile_seeds[0], cores, near):
             spaces.append(Design(schedule, tile_seeds))
@@ -92,22 +101,77 @@ def designs(mod: Any, target: Any) -> list[Design]:
 def by_rule(mod: Any, target: Any) -> Any:
     """Return a workload as its first seed schedules it, with nothing measured; None where no tile fits.
 
-    Weights whose layout is a program's own get a block that reorders them, as MetaSchedule's programs have it.
+    Where rows or columns have no good divisor, tiles overlap, which no trace can say. Weights whose layout is a
+    program's own get a block that reorders them, as MetaSchedule's programs have it.
     """
-    from tvm.s_tir.meta_schedule import postproc
-
+    scheduled = _overlapping(mod, target)
+    if scheduled is not None:
+        return scheduled
     for design in designs(mod, target)[:1]:
-        schedule = design.schedule
-        rules = [postproc.RewriteReductionBlock()]
-        if free_buffers(schedule):
-            rules.append(postproc.RewriteLayout())
-        if tried(_applied, schedule, rules):
-            return schedule.mod
+        if tried(_finish, design.schedule):
+            return design.schedule.mod
     return None
 
 
-def _applied(schedule: Any, rules: Sequence[Any]) -> None:
+def _overlapping(mod: Any, target: Any) -> Any:
+    """Return the scheduled module of a product in tiles that overlap; None where others are as good."""
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+    from tvm.target import Target
+
+    vectors = vectors_of(target)
+    if vectors is None:
+        return None
+    whole = product_of(Schedule(mod, debug_mask=0), vectors)
+    chosen = overlapping(mod, whole, vectors) if whole is not None else None
+    if chosen is None:
+        return None
+    product, tile = chosen
+    cores = int(Target(target).attrs.get("num-cores", 1))
+    scheduled: list[Any] = []
+
+    def schedule_widened() -> None:
+        axes = _widened_axes(product, *tile)
+        wide = widened(mod["main"], product.block, axes)
+        schedule = Schedule(
+            IRModule({"main": wide.function}), debug_mask=0, error_render_level="none"
+        )
+        again = product_of(schedule, vectors)
+        if again is None:
+            raise ValueError("the widened product is none")
+        again = replace(again, lanes=product.lanes)
+        # Operands are padded as a whole: a part for each tile would not be where the narrowed tile is.
+        is_outside = not again.apart and columns_outside(again)
+        _tile(schedule, again, decisions_of(again, tile, is_outside, 1, cores, False), cores, False)
+        _finish(schedule)
+        scheduled.append(IRModule({"main": wide.narrowed(schedule.mod["main"])}))
+
+    return scheduled[0] if tried(schedule_widened) else None
+
+
+def _widened_axes(product: Product, vectors: int, rows: Sequence[int]) -> dict[int, Axis]:
+    """Return the axes of a product that a tile does not divide, by number; no two extents are the same."""
+    tiles = [(product.column, vectors * product.lanes, product.lanes)]
+    tiles += [(axis, height, height) for axis, height in zip(product.rows, rows, strict=True)]
+    axes: dict[int, Axis] = {}
+    for place, step, tile in tiles:
+        extent = product.extents[place]
+        size = -(-extent // step) * step
+        if size > extent:
+            taken = {*product.extents, *(axis.widened for axis in axes.values())}
+            while size in taken:
+                size += step
+            axes[place] = Axis(extent, size, tile)
+    return axes
+
+
+def _finish(schedule: Any) -> None:
     """Post-process a schedule; raises ValueError where that cannot be done."""
+    from tvm.s_tir.meta_schedule import postproc
+
+    rules = [postproc.RewriteReductionBlock()]
+    if free_buffers(schedule):
+        rules.append(postproc.RewriteLayout())
     if not all(rule.apply(schedule) for rule in rules):
         raise ValueError("a post-processor refuses it")
 

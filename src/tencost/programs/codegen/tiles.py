@@ -30,6 +30,8 @@ PADDED_ROWS = (6, 7, 8, 10, 12, 14)
 """Tiles that rows are padded for, where their number has no good divisor; columns are padded to whole vectors."""
 WORTH_PADDING = 0.87
 """... if the padded product, and padding it, take at most this share of the cycles."""
+WORTH_OVERLAPPING = 0.95
+"""... or that overlap, which costs nothing else."""
 WITHOUT = 1.5
 """Cycles for a vector of sums where no tile fits: a third of what the best tiles reach, as it was measured."""
 
@@ -67,6 +69,34 @@ def least_cycles(product: Product, vectors: Vectors) -> float:
     return min(cycles for _, cycles, *_ in _tiles(product, vectors))
 
 
+def overlapping(
+    mod: Any, product: Product, vectors: Vectors
+) -> tuple[Product, tuple[int, tuple[int, ...]]] | None:
+    """Return a product with the lanes of its best tile that overlaps others, and that tile: vectors, rows of each axis.
+
+    Rows and columns are tiles that need not divide them (:mod:`tencost.programs.codegen.overlap`). None where tiles
+    that divide, or padding, are nearly as good.
+    """
+    plain = padded(mod, product, vectors)
+    least, share = WITHOUT, WORTH_OVERLAPPING
+    if plain is not None:
+        least = least_cycles(plain, vectors)
+        if plain.padding:  # which copies an operand
+            least *= math.prod(plain.extents) / math.prod(product.extents)
+            share = 1.0
+    best = None
+    candidates = [filled(product, vectors)]
+    if product.group == product.extents[product.column] and product.group % vectors.lanes:
+        candidates.append(replace(product, lanes=vectors.lanes))
+    for candidate in candidates:
+        if candidate is None or candidate.group < candidate.lanes:
+            continue
+        _, cycles, *_, tile = min(_tiles(candidate, vectors, overlapping=True))
+        if cycles < share * least:
+            best, least, share = (candidate, tile), cycles, 1.0
+    return best
+
+
 def _padded(
     mod: Any, product: Product, vectors: Vectors, columns: int, rows: int
 ) -> Product | None:
@@ -102,7 +132,7 @@ def product_seeds(
         near: operands are padded tile by tile (a band of rows), not as a whole.
     """
     ranked = sorted(_tiles(product, vectors))[: SEEDS // 2]
-    outside = near if product.apart else _columns_outside(product)
+    outside = near if product.apart else columns_outside(product)
     first, second = outside, not outside
     plans = [(tile, first, 1) for *_, tile in ranked[:1]]
     plans += [(tile, second, 1) for *_, tile in ranked[:1]]
@@ -110,26 +140,31 @@ def product_seeds(
     plans += [(tile, first, 4) for *_, tile in ranked[:1]]
     plans += [(tile, second, 1) for *_, tile in ranked[1:]]
     seen: set[Decisions] = set()
-    for tile, columns_outside, unrolled in plans:
-        decisions = _decisions(product, tile, columns_outside, unrolled, cores, near)
+    for tile, is_outside, unrolled in plans:
+        decisions = decisions_of(product, tile, is_outside, unrolled, cores, near)
         if decisions not in seen and len(seen) < SEEDS:
             seen.add(decisions)
             yield decisions
 
 
 def _tiles(
-    product: Product, vectors: Vectors
+    product: Product, vectors: Vectors, *, overlapping: bool = False
 ) -> Iterator[tuple[int, float, int, int, tuple[int, tuple[int, ...]]]]:
     """Yield every tile that the registers hold: four numbers to sort by, then (vectors, rows of each axis).
 
     First come fewer cycles a product; where columns have nothing in common, one vector first. Of equal tiles the one
     that is nearer to a square, as neighbours share what a window reads, and the one with the longer last axis.
+    Overlapping tiles of rows need not divide them; what is computed twice counts.
     """
-    options = [_divisors(product.extents[axis], MAX_ROWS) for axis in product.rows]
-    lanes_lost = vectors.lanes / product.lanes
+    extents = [product.extents[axis] for axis in product.rows]
+    factors = _up_to if overlapping else _divisors
+    # A depthwise convolution's input is padded band by band, which overlapping rows would not allow.
+    options = [(_divisors if product.apart else factors)(extent, MAX_ROWS) for extent in extents]
+    lanes_lost = vectors.lost(product.lanes)
     depth = math.prod(product.extents[axis] for axis in product.sums)
     room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
-    for wide in _divisors(product.columns, MAX_VECTORS):
+    for wide in factors(product.columns, MAX_VECTORS):
+        columns = -(-product.columns // wide) * wide * product.lanes
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
             registers = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
@@ -143,37 +178,50 @@ def _tiles(
                 for axes, _ in product.operands
             )
             cycles = max(sums / 2, loads / 2, BUSY / 2) + 0.05 * loads
+            cycles *= columns / product.group
+            for extent, height in zip(extents, rows, strict=True):
+                cycles *= -(-extent // height) * height / extent
             first = wide if product.apart else 0
             longest = rows[-1] if rows else 0
             yield first, lanes_lost * cycles / sums, sum(rows), -longest, (wide, rows)
 
 
-def _columns_outside(product: Product) -> bool:
+def columns_outside(product: Product) -> bool:
     """Say whether the columns shall be outside: then what has rows is read again for each of them."""
     with_rows = sum(size for axes, size in product.operands if axes & set(product.rows))
     with_columns = sum(size for axes, size in product.operands if product.column in axes)
     return with_rows <= with_columns
 
 
-def _decisions(
+def decisions_of(
     product: Product,
     tile: Sequence[Any],
-    columns_outside: bool,
+    is_outside: bool,
     unrolled: int,
     cores: int,
     near: bool,
 ) -> Decisions:
+    """Return the decisions that follow from a tile: columns, rows, sums, each its factors.
+
+    Args:
+        product: what is scheduled.
+        tile: vectors, rows of each axis; they divide the product's.
+        is_outside: tiles of columns are the outer loop.
+        unrolled: numbers of the last axis of the sum that are unrolled, at most.
+        cores: among which the outer axes are divided.
+        near: operands are padded tile by tile.
+    """
     wide, rows = tile
     column_tiles = product.columns // wide
     row_tiles = [
         product.extents[axis] // height for axis, height in zip(product.rows, rows, strict=True)
     ]
-    outside = column_tiles if columns_outside else 1
+    outside = column_tiles if is_outside else 1
     enough = 4 * cores if cores > 1 else 1
     decisions: list[tuple[int, ...]] = [(outside, column_tiles // outside, wide)]
     share = outside * math.prod(product.extents[axis] for axis in product.batch)
     for place, (count, height) in enumerate(zip(row_tiles, rows, strict=True)):
-        whole = place == 0 if near else not columns_outside or share < enough
+        whole = place == 0 if near else not is_outside or share < enough
         share *= count if whole else 1
         decisions.append((count, 1, height) if whole else (1, count, height))
     depth = math.prod(product.extents[axis] for axis in product.sums)
@@ -188,3 +236,7 @@ def _decisions(
 
 def _divisors(extent: int, largest: int) -> list[int]:
     return [divisor for divisor in range(1, min(extent, largest) + 1) if extent % divisor == 0]
+
+
+def _up_to(extent: int, largest: int) -> list[int]:
+    return list(range(1, min(extent, largest) + 1))
