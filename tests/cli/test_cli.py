@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,20 @@ def test_a_message_that_quotes_a_file_obeys_nothing(
         assert message.startswith("tencost: ")
         assert len(message) < 4000
         assert not set(message) & {"\x1b", "\x07"}
+
+
+def test_a_warning_of_tencost_is_one_sentence() -> None:
+    """Python's way names a file and quotes a line of ours, which says nothing to a user; others' warnings keep it."""
+    code = """
+import sys, warnings
+import tencost
+from tencost.cli.main import main
+sys.argv = ["tencost", "version"]
+main()
+warnings.warn_explicit("there is no registry", UserWarning, tencost.__file__, 1)
+warnings.warn_explicit("of another package", UserWarning, "other.py", 1)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stderr == (
+        "warning: there is no registry\nother.py:1: UserWarning: of another package\n"
+    )

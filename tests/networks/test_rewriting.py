@@ -139,7 +139,7 @@ def sound_network(kind: str) -> torch.nn.Module:
         "transposed": [nn.ConvTranspose1d(8, 4, 4, 2, 1), nn.Conv1d(4, 4, 3)],
     }
     network = nn.Sequential(*first, *last[kind])
-    nn.init.uniform_(network[1].running_var, 0.5, 2.0)
+    nn.init.uniform_(network.get_buffer("1.running_var"), 0.5, 2.0)
     return network.eval()
 
 

@@ -66,6 +66,13 @@ def test_a_default_overwrites_no_device_that_a_record_names(
     assert "rename --hardware phone00 adreno" in told
 
 
+def test_one_target_names_another_device(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log(project / "logs" / "a.json", "opencl -model=phone00")
+    assert run_cli("import", "logs", "--hardware", "adreno") == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "1 target names another device than adreno: phone00." in shown
+
+
 def test_what_agrees_is_not_warned_about(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log(project / "logs" / "a.json", "cuda -model=v100", "cuda", "cuda -arch=sm_70")
     assert run_cli("import", "logs", "--hardware", "v100") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -245,3 +246,27 @@ def test_what_is_no_library_or_network(fast: CompiledNetwork, tmp_path: Path) ->
         tencost.compile(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match=r"or an nn\.Module, found int"):
         tencost.compile(3)
+
+
+def test_loading_prints_no_line_for_each_weight(
+    fast: CompiledNetwork, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TVM's loader warns "Scope Loaded" once for each constant; another message is still shown."""
+    import tvm
+
+    load_module = tvm.runtime.load_module
+
+    def load(path: str) -> Any:
+        os.write(2, b"another message\n")
+        return load_module(path)
+
+    monkeypatch.setattr(tvm.runtime, "load_module", load)
+    capfd.readouterr()
+    tencost.load(fast.path)
+    assert capfd.readouterr().err == "another message\n"
+
+
+def test_a_process_without_stderr_loads_a_library(fast: CompiledNetwork) -> None:
+    code = f"import os, tencost; os.close(2); print(tencost.load({str(fast.path)!r}).outputs[1])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "float32 []\n"

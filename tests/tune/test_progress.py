@@ -57,16 +57,20 @@ def test_what_is_not_known_is_not_said() -> None:
     assert told == "tasks 2.000 ms, 0:00 left, matmul"
 
 
-def test_the_line_is_not_wider_than_it_may_be() -> None:
+@pytest.mark.parametrize("columns", [WIDTH, 80])
+def test_the_line_is_not_wider_than_it_may_be(columns: int) -> None:
     found = outlook(ROOFED, 0.6)
     found.beyond_s = 0.25
     name = "fused_conv2d_add_subtract_divide_multiply_add_relu"
     told = progress_line(
-        batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, remaining_s=120_000
+        batch(name, 1.2, num_failed=12, next_arm=Arm.scratch), found, 120_000, columns
     )
-    assert told.startswith("network 1450.000 ms, 1199.869 to gain, 33:20:00 left")
+    expected = "network 1450.000 ms, 1199.869 to gain, 33:20:00 left"
+    assert told.startswith(
+        expected if columns == WIDTH else "network 1450.000 ms, 1199.869 to gain"
+    )
     out = io.StringIO()
-    console = Console(file=out, width=WIDTH, force_terminal=True, color_system=None)
+    console = Console(file=out, width=columns, force_terminal=True, color_system=None)
     with progress(console) as bar:
         bar.add_task("tuning", total=4096, completed=4001, state=told)
     shown = out.getvalue().replace("\r", "\n").splitlines()

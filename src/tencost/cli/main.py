@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -102,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 2 and one message on a user's mistake, 130 on Ctrl-C, 143 on SIGTERM."""
     if argv is None:  # a process of our own
         leave_out_torch()
+        warnings.formatwarning = _format_warning
     arguments = list(sys.argv[1:] if argv is None else argv)
     for variable, setting in QUIET_ENVIRONMENT.items():
         os.environ.setdefault(variable, setting)
@@ -125,6 +128,23 @@ def main(argv: Sequence[str] | None = None) -> None:
         if missing is None:
             raise
         fail(str(missing), missing.exit_code)
+
+
+_default_format = warnings.formatwarning
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return a warning of tencost as its sentence alone; other packages' warnings keep file and line."""
+    if filename.startswith(_PACKAGE):
+        return f"warning: {printable(str(message))}\n"
+    return _default_format(message, category, filename, lineno, line)
 
 
 def _message(error: click.ClickException) -> str:

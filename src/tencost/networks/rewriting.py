@@ -309,8 +309,10 @@ def _computed(value: Any, known_arrays: dict[Any, Any]) -> Any:
         return np.ascontiguousarray(np.transpose(arrays[0], axes and [int(axis) for axis in axes]))
     if name == "relax.split" and arrays[0] is not None:
         sections = value.attrs.indices_or_sections
-        places = int(sections) if hasattr(sections, "value") else [int(place) for place in sections]
-        parts = np.split(arrays[0], places, axis=int(value.attrs.axis))
+        borders = (
+            int(sections) if hasattr(sections, "value") else [int(place) for place in sections]
+        )
+        parts = np.split(arrays[0], borders, axis=int(value.attrs.axis))
         return [np.ascontiguousarray(part) for part in parts]
     if name in _ARITHMETIC and all(array is not None for array in arrays):
         return _ARITHMETIC[name](*arrays)

@@ -123,9 +123,11 @@ class Agreement:
         for device, others in self._others.items():
             targets = set().union(*others.values())
             first = min(others)
+            verb = "names" if len(targets) == 1 else "name"
             yield (
-                f"{_count(targets)} name another device than {device}: {_some(sorted(others))}. Their records are kept "
-                f"under what they name. If it is {device}: tencost records rename --hardware {first} {device}"
+                f"{_count(targets)} {verb} another device than {device}: {_some(sorted(others))}. "
+                f"Their records are kept under what they name. If it is {device}: "
+                f"tencost records rename --hardware {first} {device}"
             )
         for device, kinds in self._unnamed.items():
             if len(kinds) > 1:

@@ -19,7 +19,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array
 from tencost.tune.buckets import Buckets, entry, front, padded
 from tencost.tune.library_export import cpp_runner, python_runner
+from tencost.tune.reporting import native_messages_to
 from tencost.workers import threads
 from tencost.writing import whole_file
 
@@ -326,6 +328,30 @@ def _compiled(words: list[str], path: Path) -> CompiledNetwork:
 
 _loaded: dict[Path, tuple[int, int]] = {}
 """Library that this process has loaded -> device and inode of the file that it was then."""
+_loading = threading.Lock()
+"""Held while stderr, which all threads share, is turned to a file."""
+
+
+@contextmanager
+def _without_scope_messages() -> Iterator[None]:
+    """Drop the line "Scope Loaded" that TVM warns with for each tensor of weights; print all other lines afterwards."""
+    try:
+        os.fstat(2)
+    except OSError:  # a daemon may have closed stderr
+        has_stderr = False
+    else:
+        has_stderr = True
+    if not has_stderr:
+        yield
+        return
+    with _loading, tempfile.TemporaryDirectory(prefix="tencost-load-") as scratch:
+        messages = Path(scratch) / "stderr"
+        try:
+            with native_messages_to(messages):
+                yield
+        finally:
+            lines = messages.read_bytes().splitlines(keepends=True)
+            os.write(2, b"".join(line for line in lines if b"Scope Loaded" not in line))
 
 
 def _executable(path: Path) -> Any:
@@ -335,9 +361,12 @@ def _executable(path: Path) -> Any:
     stat = path.stat()
     identity = stat.st_dev, stat.st_ino
     if _loaded.setdefault(path, identity) == identity:
-        return tvm.runtime.load_module(str(path))
+        with _without_scope_messages():
+            return tvm.runtime.load_module(str(path))
     with tempfile.TemporaryDirectory(prefix="tencost-load-") as scratch:
-        return tvm.runtime.load_module(shutil.copy(path, scratch))
+        copy = shutil.copy(path, scratch)
+        with _without_scope_messages():
+            return tvm.runtime.load_module(copy)
 
 
 def _key(words: Sequence[str], path: Path, workdir: Path) -> str:

@@ -103,14 +103,18 @@ class Pace:
         return remaining * max(elapsed_s / max(self._programs, 1), last_s / max(programs, 1))
 
 
-def progress_line(batch: MeasuredBatch, outlook: Outlook, remaining_s: float) -> str:
+def progress_line(
+    batch: MeasuredBatch, outlook: Outlook, remaining_s: float, columns: int = WIDTH
+) -> str:
     """Return what the line says after a batch; the least important is left out where it would be too wide.
 
     Args:
         batch: that was measured last.
         outlook: where the session stands.
         remaining_s: seconds that are left, about.
+        columns: of the terminal; the line takes at most WIDTH. In a wider text rich would cut the numbers before it.
     """
+    width = min(columns, WIDTH) - _BEFORE
     beyond = outlook.beyond_s
     of = "tasks" if beyond is None else "network"
     parts = [f"{of} {(batch.total_latency_s + (beyond or 0.0)) * 1e3:.3f} ms"]
@@ -125,8 +129,8 @@ def progress_line(batch: MeasuredBatch, outlook: Outlook, remaining_s: float) ->
         parts.append(f"{batch.round.num_failed} failed")
     if batch.round.next_arm is not Arm.residual:
         parts.append(f"by {batch.round.next_arm}")
-    row = fitting(parts, WIDTH - _BEFORE)
-    room = WIDTH - _BEFORE - len(row) - 2
+    row = fitting(parts, width)
+    room = width - len(row) - 2
     return f"{row}, {batch.task.name[:room]}" if room >= _SHORTEST else row
 
 

@@ -254,7 +254,7 @@ class _BatchWriter:
             append_batch_line(inputs.folder.batches, BatchLine.of(batch, name, learns=tuner.learn))
         remaining = max(0, tuner.trials - batch.trials)
         remaining_s = self._pace.remaining_s(len(batch.timings), batch.elapsed_s, remaining)
-        text = progress_line(batch, self.outlook, remaining_s)
+        text = progress_line(batch, self.outlook, remaining_s, inputs.console.width)
         self._bar.update(self._line, completed=batch.trials, state=text)
         self._tracked.log_metrics(_metrics(batch), step=batch.trials)
 
