@@ -207,6 +207,11 @@ def test_leaderboard_survives_the_round_trip_and_is_printed(
         "75% of",
     ):
         assert word in output.getvalue(), word
+    of_one = io.StringIO()
+    report.print_leaderboards(reports, Console(file=of_one), hardware="toy-1c")
+    assert of_one.getvalue() == output.getvalue()
+    with pytest.raises(ConfigError, match=r"--hardware toy-2c: expected one that has .*: toy-1c"):
+        report.print_leaderboards(reports, Console(file=of_one), hardware="toy-2c")
     text = report.program_board_markdown(loaded)
     assert "| xgb | toy | 2 | **" in text
     assert "| oracle |  |  | 1.000 |" in text

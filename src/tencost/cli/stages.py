@@ -315,14 +315,16 @@ TUNE = StageGroup(
 )
 
 
-def _show_leaderboards(config: Config, root: Path) -> None:
+def _show_leaderboards(config: Config, root: Path, *, hardware: str = "") -> None:
     from tencost.evaluate.networks.report import print_boards
     from tencost.evaluate.report import print_leaderboards
     from tencost.register import registry_status
 
     reports = root / config.paths.reports
-    if not print_boards(root, config.paths) or any(reports.glob("*/*/leaderboard.json")):
-        print_leaderboards(reports)
+    of_networks = print_boards(root, config.paths, hardware=hardware)
+    of_programs = [path.parent.name for path in reports.glob("*/*/leaderboard.json")]
+    if not of_networks or hardware in of_programs or (of_programs and not hardware):
+        print_leaderboards(reports, hardware=hardware)
     registry_status.print_champions(root)
 
 
@@ -331,7 +333,8 @@ LEADERBOARD = StageCommand(
     _show_leaderboards,
     "Print the last leaderboards, and the champions in the registry.",
     uses="paths.reports",
-    examples=("tencost leaderboard",),
+    params=(option("--hardware", Text("NAME"), "Its leaderboards alone."),),
+    examples=("tencost leaderboard", "tencost leaderboard --hardware epyc-avx512-1c"),
 )
 REPORT = StageCommand(
     "report",

@@ -48,13 +48,26 @@ def print_program_board(board: ProgramBoard, console: Console | None = None) -> 
     print_tables(console, [table], _notes(board))
 
 
-def print_leaderboards(reports: Path, console: Console | None = None) -> None:
+def print_leaderboards(
+    reports: Path, console: Console | None = None, *, hardware: str = ""
+) -> None:
     """Print every leaderboard below data/reports.
+
+    Args:
+        reports: the folder.
+        console: standard output by default.
+        hardware: its leaderboards alone; "" for all.
 
     Raises:
         ConfigError: there is none.
     """
-    paths = sorted(reports.glob("*/*/leaderboard.json"))
+    every = sorted(reports.glob("*/*/leaderboard.json"))
+    paths = [path for path in every if hardware in ("", path.parent.name)]
+    if every and not paths:
+        names = sorted({path.parent.name for path in every})
+        raise ConfigError(
+            f"--hardware {hardware}: expected one that has a leaderboard below {reports}: {', '.join(names)}"
+        )
     if not paths:
         raise ConfigError(
             f"expected leaderboards below {reports}, found none. "

@@ -27,8 +27,10 @@ NOTE = (
 )
 
 
-def print_boards(root: Path, paths: PathsConfig, console: Console | None = None) -> int:
-    """Print every leaderboard of graphs of a project; return how many there are.
+def print_boards(
+    root: Path, paths: PathsConfig, console: Console | None = None, *, hardware: str = ""
+) -> int:
+    """Print every leaderboard of graphs of a project, or those of one hardware; return how many there are.
 
     A report in the place of earlier versions counts where the new place has none of that dataset and split.
     """
@@ -39,7 +41,12 @@ def print_boards(root: Path, paths: PathsConfig, console: Console | None = None)
         for path in sorted((root / reports).glob(pattern)):
             here.setdefault(path.parents[2].name, []).append(path)
         places = here | places
-    printed = [path for _, paths_of_report in sorted(places.items()) for path in paths_of_report]
+    printed = [
+        path
+        for _, paths_of_report in sorted(places.items())
+        for path in paths_of_report
+        if hardware in ("", path.parent.name)
+    ]
     for path in printed:
         print_graph_board(GraphBoard.load(path), console)
     return len(printed)
