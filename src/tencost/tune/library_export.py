@@ -2,7 +2,7 @@
 
 Beside <name>.so lie, for somebody who has nothing of tencost:
 
-    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm",
+    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm", "sha256",
                    "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...]}
     <name>.npz    the inputs that the network was imported with, and what PyTorch or ONNX Runtime computes for them:
                   input_<number> and expected_<number>
@@ -12,6 +12,7 @@ Beside <name>.so lie, for somebody who has nothing of tencost:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -197,13 +198,15 @@ def _write(
         whole_file(library.with_suffix(".py")) as python,
         whole_file(library.with_suffix(".cc")) as cpp,
     ):
-        description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         with arrays.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
         python.write_text(python_runner(library.stem, hardware.cores), encoding="utf-8")
         cpp.write_text(cpp_runner(library.stem, inputs, hardware.cores), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
         built.export_library(str(whole), **linking(_cc(hardware)))
+        with whole.open("rb") as file:
+            about["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+        description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         whole.rename(partial)
         library.unlink(missing_ok=True)
 
