@@ -221,8 +221,8 @@ def _run_branches(branches: Sequence[Branch], progress: PipelineProgress) -> int
             progress.end_stage(branch.name)
         elif code < 0:
             sys.stderr.write(
-                f"{branch.name} | ended by signal {-code} ({signal.strsignal(-code)}): memory may have run out. Run the "
-                "command again to continue\n"
+                f"{branch.name} | ended by signal {-code} ({signal.strsignal(-code)}): memory may have run out. Run "
+                "the command again to continue\n"
             )
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
@@ -269,7 +269,7 @@ def _repro(words: Sequence[str], options: Sequence[str] = ()) -> int:
 
 
 def _stages(process: psutil.Process) -> Iterator[psutil.Process]:
-    """Yield the commands that a process waits for: a shell first, so that it starts no further command, then its own."""
+    """Yield the commands that a process waits for: a shell first, which so starts no other, then its own."""
     for child in process.children():
         with suppress(psutil.NoSuchProcess):
             is_shell = child.name() in _SHELLS

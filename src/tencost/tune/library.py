@@ -87,10 +87,10 @@ class CompiledNetwork:
         self._identity = _identity(path)
         self.inputs, self.outputs, self._cores = _signatures(description, path)
         # The dynamic linker maps a library that was cut off, and the process crashes where it reads on.
-        if description.get("sha256", (digest := _digest(path).hex())) != digest:
+        if "sha256" in description and description["sha256"] != _digest(path).hex():
             raise TuneError(
-                f"{path}: expected the library that {path.with_suffix('.json').name} describes, found another or a part "
-                "of it. Copy both again, or compile again"
+                f"{path}: expected the library that {path.with_suffix('.json').name} describes, found another or a "
+                "part of it. Copy both again, or compile again"
             )
         for variable, count in threads.variables(self._cores).items():
             os.environ.setdefault(variable, str(count))
@@ -113,7 +113,7 @@ class CompiledNetwork:
             named: the others, by name.
 
         Raises:
-            TypeError: an input is missing, unknown, of another type of numbers, or a tensor of PyTorch that is not dense.
+            TypeError: an input is missing, unknown, of another type of numbers, or a PyTorch tensor that is not dense.
             ValueError: an input of another shape.
         """
         arguments = dict(zip((signature.name for signature in self.inputs), arrays, strict=False))
@@ -159,8 +159,8 @@ class CompiledNetwork:
                 inputs = [samples[f"input_{number}"] for number in range(len(self.inputs))]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise TuneError(
-                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found {error}. "
-                "Compile it again"
+                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found {error}. Compile "
+                "it again"
             ) from error
         if not is_same:
             raise TuneError(
@@ -318,8 +318,8 @@ def _compiled(words: list[str], path: Path) -> CompiledNetwork:
                 return network
         if unwritable is not None:
             raise ConfigError(
-                f"expected a cache that can be written to at {library.parent}, found {unwritable}. Name another folder: "
-                "XDG_CACHE_HOME=..."
+                f"expected a cache that can be written to at {library.parent}, found {unwritable}. Name another "
+                "folder: XDG_CACHE_HOME=..."
             ) from unwritable
         return CompiledNetwork(compiled.run(cfg, root, to=library).library)
 
@@ -414,8 +414,8 @@ def _exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:
     name = type(module).__name__
     if isinstance(inputs, torch.Tensor) or not inputs:
         raise ConfigError(
-            f"expected a tuple of example inputs to export {name} with, found {type(inputs).__name__ if len(inputs) else 'none'}: "
-            "compile(module, (x,))"
+            f"expected a tuple of example inputs to export {name} with, found "
+            f"{type(inputs).__name__ if len(inputs) else 'none'}: compile(module, (x,))"
         )
     was_training = module.training
     try:
