@@ -159,8 +159,8 @@ class CompiledNetwork:
                 inputs = [samples[f"input_{number}"] for number in range(len(self.inputs))]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise TuneError(
-                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found {error}. Compile "
-                "it again"
+                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found "
+                f"{error}. Load it from where it is"
             ) from error
         if not is_same:
             raise TuneError(
