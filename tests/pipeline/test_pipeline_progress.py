@@ -116,6 +116,30 @@ def test_stages_run_this_installation_wherever_its_scripts_are(
     assert (project / "where").read_text().strip() == str(Path(sys.executable).parent / "tencost")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{{{", "expected YAML, found something else: while parsing a flow node"),
+        (b"\xff\xfe", "expected YAML, found something else"),
+        (
+            b"hardware: [a]\nfeatures: [x]\nmodels: {x: xgb}",
+            "models: expected x: [...], found 'xgb'",
+        ),
+    ],
+)
+def test_a_damaged_params_file_is_named(
+    project: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "conf").mkdir()
+    (project / "conf" / "config.yaml").write_text("defaults: []\n")
+    (project / "params.yaml").write_bytes(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["pipeline"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert f"{project / 'params.yaml'}: {message}" in printed
+
+
 WAITS = "touch {own}.began; timeout 30 sh -c 'until test -f {other}.began; do sleep .05; done'"
 BRANCHES = f"""
 stages:
@@ -155,7 +179,9 @@ def test_branches_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[s
     assert after.stages == {}, "both are in the lock"
 
 
-def test_a_branch_that_fails_lets_the_other_end(project: Path) -> None:
+def test_a_branch_that_fails_lets_the_other_end(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data > left", "&& exit 3"))
     branches = (
         Branch("left", ("left",)),
@@ -165,6 +191,8 @@ def test_a_branch_that_fails_lets_the_other_end(project: Path) -> None:
     with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) != 0
     assert (project / "right").read_text() == "0"
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last == "left | failed: its lines above say why. Then run the command again"
     after = plan_pipeline(project)
     assert after is not None
     assert set(after.stages) == {"left"}

@@ -391,7 +391,7 @@ def test_what_is_no_library_or_network(fast: CompiledNetwork, tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"example inputs to export Linear with, found none"):
         tencost.compile(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match=r"tuple of example inputs .* found Tensor"):
-        tencost.compile(nn.Linear(2, 2), torch.ones(3, 2))
+        tencost.compile(nn.Linear(2, 2), torch.ones(3, 2))  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r"Linear and example inputs that torch\.export takes, .*dim"
     ):

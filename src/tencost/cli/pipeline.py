@@ -219,11 +219,13 @@ def _run_branches(branches: Sequence[Branch], progress: PipelineProgress) -> int
         relayed.result()
         if code == 0:
             progress.end_stage(branch.name)
-        elif code < 0:
-            sys.stderr.write(
-                f"{branch.name} | ended by signal {-code} ({signal.strsignal(-code)}): memory may have run out. Run "
-                "the command again to continue\n"
-            )
+        else:  # the lines of the others stand after its own
+            cause = "failed: its lines above say why"
+            if code < 0:
+                cause = (
+                    f"ended by signal {-code} ({signal.strsignal(-code)}): memory may have run out"
+                )
+            sys.stderr.write(f"{branch.name} | {cause}. Then run the command again\n")
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
