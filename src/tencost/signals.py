@@ -7,12 +7,15 @@ on ignoring it: its messages speak of SIGTERM.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
+_PR_SET_PDEATHSIG = 1
 _arrived: set[int] = set()
 """Signals that have asked this command to end."""
 
@@ -91,6 +94,20 @@ def hold_signals() -> Iterator[Callable[[], None]]:
 
         yield release
         release()
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel send this process SIGTERM when its parent ends, also when that is killed; on Linux only.
+
+    Args:
+        parent: the number of the process that started this one, which may have ended already.
+    """
+    import ctypes
+
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            raise SystemExit(128 + signal.SIGTERM)
 
 
 def terminated() -> bool:

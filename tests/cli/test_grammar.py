@@ -97,6 +97,13 @@ def test_what_is_not_understood(
     assert "--help`." in message
 
 
+def test_a_value_that_hydra_cannot_read_is_to_be_quoted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    message = failing(["train", "dataset=a ü"], capsys)
+    assert "quote a value with spaces or signs: \"dataset='...'\"" in message
+
+
 def test_a_sweep_may_be_asked_for_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     swept: list[list[str]] = []
     monkeypatch.setattr(stages.TRAIN, "_sweep", swept.append)

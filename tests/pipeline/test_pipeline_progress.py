@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -114,6 +116,30 @@ def test_stages_run_this_installation_wherever_its_scripts_are(
     assert (project / "where").read_text().strip() == str(Path(sys.executable).parent / "tencost")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{{{", "expected YAML, found something else: while parsing a flow node"),
+        (b"\xff\xfe", "expected YAML, found something else"),
+        (
+            b"hardware: [a]\nfeatures: [x]\nmodels: {x: xgb}",
+            "models: expected x: [...], found 'xgb'",
+        ),
+    ],
+)
+def test_a_damaged_params_file_is_named(
+    project: Path, content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "conf").mkdir()
+    (project / "conf" / "config.yaml").write_text("defaults: []\n")
+    (project / "params.yaml").write_bytes(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["pipeline"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert f"{project / 'params.yaml'}: {message}" in printed
+
+
 WAITS = "touch {own}.began; timeout 30 sh -c 'until test -f {other}.began; do sleep .05; done'"
 BRANCHES = f"""
 stages:
@@ -153,7 +179,9 @@ def test_branches_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[s
     assert after.stages == {}, "both are in the lock"
 
 
-def test_a_branch_that_fails_lets_the_other_end(project: Path) -> None:
+def test_a_branch_that_fails_lets_the_other_end(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data > left", "&& exit 3"))
     branches = (
         Branch("left", ("left",)),
@@ -163,9 +191,24 @@ def test_a_branch_that_fails_lets_the_other_end(project: Path) -> None:
     with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) != 0
     assert (project / "right").read_text() == "0"
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last == "left | failed: its lines above say why. Then run the command again"
     after = plan_pipeline(project)
     assert after is not None
     assert set(after.stages) == {"left"}
+
+
+def test_a_branch_that_is_killed_is_reported(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As by the kernel where memory runs out: DVC itself has no time to say so."""
+    kill = "$(ps -o ppid= -p $$)"  # the branch
+    (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data > left", f"&& kill -9 {kill}"))
+    branches = (Branch("left", ("left",)), Branch("right", ("right",)))
+    planned = PipelinePlan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
+    with PipelineProgress(project, planned) as progress:
+        assert _repro_plan(planned, progress) == 137
+    assert "left | ended by signal 9 (Killed)" in capfd.readouterr().err
 
 
 def test_stages_are_divided_at_what_nobody_else_needs() -> None:
@@ -193,10 +236,16 @@ def test_stages_are_divided_at_what_nobody_else_needs() -> None:
     assert planned.seconds(frozenset({"train@a", "data"})) == 21
 
 
-def test_sigterm_ends_the_stages_of_every_branch(project: Path) -> None:
-    """As `docker stop`: no stage goes on behind the command's back, and DVC's paths are free again."""
-    (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data", "&& sleep 300 && cat data"))
+@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C twice", "kill -9", "| head"])
+def test_no_stage_of_a_branch_outlives_the_command(project: Path, how: str) -> None:
+    """Whatever ends the command, no stage goes on behind its back, and DVC's paths are free again."""
+    (project / "dvc.yaml").write_text(
+        BRANCHES.replace(
+            "&& cat data", "&& for i in $(seq 300); do echo $i; sleep 1; done; cat data"
+        )
+    )
     script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathlib import Path; from tencost import signals\n"
         "from tencost.cli.pipeline import Branch, PipelinePlan, PipelineProgress, _repro_plan\n"
         "branches = tuple(Branch(name, (name,)) for name in ('left', 'right'))\n"
@@ -204,17 +253,35 @@ def test_sigterm_ends_the_stages_of_every_branch(project: Path) -> None:
         "with signals.listening(), PipelineProgress(Path(), planned) as progress: _repro_plan(planned, progress)\n"
     )
     running = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=project, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        cwd=project,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    deadline = time.monotonic() + 120
-    while not all((project / f"{name}.began").exists() for name in ("left", "right")):
-        if time.monotonic() > deadline or running.poll() is not None:
-            running.kill()
-            pytest.fail(running.communicate()[1])
-        time.sleep(0.1)
+    assert running.stderr is not None
+    counts: set[str] = set()
+    while len(counts) < 2 and (line := running.stderr.readline()):
+        counts |= {line} & {"left | 1\n", "right | 1\n"}
+    assert len(counts) == 2, "both run"
     descendants = psutil.Process(running.pid).children(recursive=True)
-    running.send_signal(signal.SIGTERM)
-    _, printed = running.communicate(timeout=120)
-    assert running.returncode != 0, printed
-    assert not [one for one in descendants if one.is_running()]
+    match how:
+        case "| head":
+            running.stderr.close()
+        case "SIGTERM":
+            running.terminate()
+        case "kill -9":
+            running.kill()
+        case "Ctrl-C twice":  # a terminal sends it to the whole group
+            for _ in range(2):
+                os.killpg(running.pid, signal.SIGINT)
+                time.sleep(0.2)
+    try:
+        assert running.wait(timeout=60) != 0
+        _, alive = psutil.wait_procs(descendants, timeout=60)
+        assert not alive
+    finally:
+        running.stderr.close()
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
     assert not (project / "left").exists()

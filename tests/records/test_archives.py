@@ -123,6 +123,19 @@ def test_a_cut_archive_keeps_what_is_there(tmp_path: Path) -> None:
     assert any("ends early" in item.reason for item in progress.rejects)
 
 
+def test_a_cut_zip_is_not_taken_for_the_one_in_it(tmp_path: Path) -> None:
+    """Python looks for a directory from the end, and finds that of the last member."""
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as file:  # members as they are
+        file.writestr("a.json", log(0, 9))
+        file.writestr("in.zip", zipped({"b.json": log(20, 3)}))
+    (tmp_path / "x.zip").write_bytes(sink.getvalue()[:-30])
+    _, progress = imported(tmp_path / "x.zip", tmp_path / "store")
+    assert not progress.written
+    (reject,) = progress.rejects
+    assert "ends early or is damaged: members that its directory lacks" in reject.reason
+
+
 def test_other_compressions_are_refused_by_name(tmp_path: Path) -> None:
     import bz2
     import lzma

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -222,3 +224,22 @@ def test_every_record_comes_back_from_rfc4304_as_one_row(
     known += ["status", "error", "run_secs", "program_format", "program", "measurements", "foreign"]
     order = ["hardware", "record_id"]
     assert fresh.read().sort(order).select(known).equals(before.sort(order).select(known))
+
+
+@pytest.mark.parametrize("file", ["table.csv", "table.parquet", "rfc4304.json", "rfc4304.parquet"])
+def test_a_full_disk_leaves_no_half_of_a_file(project: Path, file: str) -> None:
+    """The same command has to work again, which refuses a place that is taken."""
+    words = ["records", "export", Path(file).stem, file, "--store", "data/store"]
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from tencost import cli; resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))\n"
+        f"cli.main({words})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Make room" in done.stderr
+    assert not Path(file).exists()
+    cli.main(words)
+    assert Path(file).stat().st_size > 500

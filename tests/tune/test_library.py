@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -20,8 +23,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import tencost
-from tencost.errors import ConfigError, TuneError
+from tencost.errors import ConfigError, HardwareError, TuneError
 from tencost.tune.library import CompiledNetwork, as_tensor
+from tencost.workers import hardware
 
 pytestmark = pytest.mark.tvm
 
@@ -196,6 +200,146 @@ def test_what_took_a_librarys_place_is_loaded(
         np.testing.assert_allclose(network(**values)[0], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_path_of_any_characters(fast: CompiledNetwork, folder: Path) -> None:
+    name = "a b ü 日本=,'d{e}${hardware.name}.onnx"
+    place = folder / "path ü" / name
+    place.parent.mkdir(exist_ok=True)
+    network = tencost.compile(shutil.copy(folder / "net.onnx", place))
+    library = network.save(place.with_suffix(".so"))
+    np.testing.assert_array_equal(tencost.load(library)(**arguments())[0], fast(**arguments())[0])
+
+
+def test_processes_that_compile_one_file_share_one_library(folder: Path) -> None:
+    """One compiles, the other waits for it: a library that is being replaced is not there for a moment."""
+    place = folder / "shared"
+    place.mkdir()
+    write_network(place / "shared.onnx", seed=3)
+    script = "import tencost; print(tencost.compile('shared.onnx').path)"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=place,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    printed = [process.communicate(timeout=300) for process in processes]
+    assert len({path for path, _ in printed}) == 1, printed
+    assert sum("compiled before" in messages for _, messages in printed) == 1, printed
+
+
+def test_a_cache_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "net.onnx"))
+    with pytest.raises(ConfigError, match=r"cache that can be written to .* XDG_CACHE_HOME"):
+        tencost.compile(folder / "net.onnx")
+
+
+def test_a_forked_process_calls_it(folder: Path) -> None:
+    """TVM's threads, which two cores have, are not there after a fork: the call would wait for them for ever."""
+    script = (
+        "import os, signal, sys, numpy, tencost\n"
+        "fast = tencost.compile('wide.onnx', overrides=['hardware.cores=2'])\n"
+        "x = numpy.ones((256, 256), numpy.float32); expected = fast(x)\n"
+        "if (child := os.fork()) == 0: signal.alarm(60); os._exit(int((fast(x) != expected).any()))\n"
+        "sys.exit(os.waitpid(child, 0)[1])\n"
+    )
+    tensor = helper.make_tensor_value_info
+    weights = np.random.default_rng(0).normal(size=(256, 512)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "wide",
+        [tensor("x", TensorProto.FLOAT, (256, 256))],
+        [tensor("y", TensorProto.FLOAT, (256, 512))],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "wide.onnx")
+    environment = {key: value for key, value in os.environ.items() if key != "TVM_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, env=environment, check=False, timeout=300
+    )
+    assert done.returncode == 0
+
+
+def test_it_is_pickled_and_copied(fast: CompiledNetwork) -> None:
+    for network in (pickle.loads(pickle.dumps(fast)), copy.deepcopy(fast)):
+        np.testing.assert_array_equal(network(**arguments())[0], fast(**arguments())[0])
+
+
+def test_an_input_may_be_called_self(folder: Path) -> None:
+    model = onnx.load(folder / "net.onnx")
+    model.graph.input[1].name = model.graph.node[1].input[1] = "self"
+    onnx.save(model, folder / "self.onnx")
+    values = arguments()
+    y = tencost.compile(folder / "self.onnx")(**{"x": values["x"], "self": values["other"]})[0]
+    np.testing.assert_allclose(y, reference(folder / "net.onnx", values)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_tensors_of_torch_that_numpy_does_not_take(fast: CompiledNetwork) -> None:
+    values = arguments()
+    x = torch.from_numpy(values["x"])
+    expected = fast(-values["x"], values["other"])[0]
+    np.testing.assert_array_equal(fast(torch._neg_view(x), values["other"])[0], expected)
+    torch.testing.assert_close(
+        fast(x.clone().requires_grad_(), values["other"])[0], fast(x, values["other"])[0]
+    )
+    for tensor, word in ((x.bfloat16(), "bfloat16"), (x.to_sparse(), "sparse_coo")):
+        with pytest.raises(TypeError, match=f"input x: expected a dense tensor .* found .*{word}"):
+            fast(tensor, values["other"])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_library_that_was_cut_off(fast: CompiledNetwork, tmp_path: Path, share: float) -> None:
+    """The dynamic linker maps the file by its headers: beyond its end the process would crash."""
+    library = fast.save(tmp_path / "cut.so")
+    os.truncate(library, int(share * library.stat().st_size))
+    with pytest.raises(
+        TuneError, match=r"library that cut\.json describes, found another or a part"
+    ):
+        tencost.load(library)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": [1]}, "name, shape and dtype"),
+        ({"inputs": [{"name": "x", "shape": [1], "dtype": "flot"}]}, "data type 'flot'"),
+        ({"cores": "many"}, "found something else"),
+        ({"target": {"kind": "llvm", "mcpu": 3}}, "cannot load"),
+    ],
+)
+def test_a_damaged_description(
+    fast: CompiledNetwork, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    description = fast.save(tmp_path / "mine.so").with_suffix(".json")
+    description.write_text(json.dumps(json.loads(description.read_text()) | change))
+    with pytest.raises(TuneError, match=message):
+        tencost.load(tmp_path / "mine.so")
+
+
+def test_a_library_for_another_cpu(
+    fast: CompiledNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an older host: its first wide instruction would end the process."""
+    library = fast.save(tmp_path / "mine.so")
+    (tmp_path / "cpuinfo").write_text("model name : Old CPU 1\nflags : fpu sse sse2\n")
+    monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")
+    with pytest.raises(HardwareError, match=r"this host \(Old CPU 1 .*\) lacks: .*avx"):
+        tencost.load(library)
+
+
+def test_only_what_was_loaded_is_saved(fast: CompiledNetwork, folder: Path, tmp_path: Path) -> None:
+    loaded = tencost.load(fast.save(tmp_path / "mine.so"))
+    fast.save(tmp_path / "mine.so")
+    with pytest.raises(TuneError, match=r"as it was loaded, found another library in its place"):
+        loaded.save(tmp_path / "other.so")
+    (tmp_path / "mine.npz").unlink()
+    with pytest.raises(TuneError, match=r"mine\.so and its samples as they were loaded"):
+        loaded.save(tmp_path / "other.so")
+
+
 def test_a_module_with_example_inputs(folder: Path) -> None:
     module = nn.Sequential(nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 3))
     x = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
@@ -237,15 +381,30 @@ def test_what_is_no_library_or_network(fast: CompiledNetwork, tmp_path: Path) ->
     lonely.write_bytes(b"no library")
     with pytest.raises(TuneError, match="Copy it with the library"):
         tencost.load(lonely)
-    lonely.with_suffix(".json").write_bytes(fast.path.with_suffix(".json").read_bytes())
+    description = json.loads(fast.path.with_suffix(".json").read_text())
+    del description["sha256"]  # descriptions of earlier versions have none
+    lonely.with_suffix(".json").write_text(json.dumps(description))
     with pytest.raises(TuneError, match=r"cannot load .* Compile it again"):
         tencost.load(lonely)
     with pytest.raises(ConfigError, match=r"expected a file that ends in \.onnx, \.pt2, \.npz"):
         tencost.compile(tmp_path / "model.txt")
-    with pytest.raises(ConfigError, match=r"expected example inputs to export Linear with"):
+    with pytest.raises(ConfigError, match=r"example inputs to export Linear with, found none"):
         tencost.compile(nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match=r"tuple of example inputs .* found Tensor"):
+        tencost.compile(nn.Linear(2, 2), torch.ones(3, 2))  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigError, match=r"Linear and example inputs that torch\.export takes, .*dim"
+    ):
+        tencost.compile(nn.Linear(2, 2), (torch.ones(3, 5),))
+    with pytest.raises(
+        ConfigError, match=r"expected a list of overrides, found 'network\.batch=1'"
+    ):
+        tencost.compile(tmp_path / "model.onnx", overrides="network.batch=1")
     with pytest.raises(ConfigError, match=r"or an nn\.Module, found int"):
         tencost.compile(3)
+    (tmp_path / "circle.onnx").symlink_to("circle.onnx")
+    with pytest.raises(ConfigError, match=r"expected a file at .*circle\.onnx"):
+        tencost.compile(tmp_path / "circle.onnx")
 
 
 def test_loading_prints_no_line_for_each_weight(

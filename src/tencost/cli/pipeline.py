@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -176,7 +177,7 @@ def _run_branches(branches: Sequence[Branch], progress: PipelineProgress) -> int
     """
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", _BRANCH, *branch.stages],
+            [sys.executable, "-c", _BRANCH, str(os.getpid()), *branch.stages],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -186,40 +187,64 @@ def _run_branches(branches: Sequence[Branch], progress: PipelineProgress) -> int
         for branch in branches
     ]
 
-    def relay(branch: Branch, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            progress.follow(line, branch.name)
-            sys.stderr.write(f"{branch.name} | {line}")
-        process.stdout.close()
+    interrupted = threading.Event()
 
     def end_branches() -> None:
+        """Have the branches end, without waiting: a second signal may arrive while the first is handled."""
+        interrupted.set()
         if signals.terminated():  # Ctrl-C reaches the branches from the terminal
-            for process in processes:
-                process.terminate()
+            terminate()
+
+    def terminate() -> None:
         for process in processes:
-            process.wait()
-        raise KeyboardInterrupt
+            process.terminate()
+
+    def relay(branch: Branch, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            try:
+                for line in process.stdout:
+                    progress.follow(line, branch.name)
+                    sys.stderr.write(f"{branch.name} | {line}")
+            except OSError:  # nobody reads on, as after `| head`
+                terminate()
+                raise
 
     with signals.handled(end_branches), ThreadPoolExecutor(len(branches)) as threads:
-        list(threads.map(relay, branches, processes))
+        relays = [threads.submit(relay, *pair) for pair in zip(branches, processes, strict=True)]
         codes = [process.wait() for process in processes]
-    for branch, code in zip(branches, codes, strict=True):
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    for branch, code, relayed in zip(branches, codes, relays, strict=True):
+        relayed.result()
         if code == 0:
             progress.end_stage(branch.name)
-    return next((code for code in codes if code), 0)
+        else:  # the lines of the others stand after its own
+            cause = "failed: its lines above say why"
+            if code < 0:
+                cause = (
+                    f"ended by signal {-code} ({signal.strsignal(-code)}): memory may have run out"
+                )
+            sys.stderr.write(f"{branch.name} | {cause}. Then run the command again\n")
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
 _BRANCH = (
-    "import sys; from tencost.cli.pipeline import run_branch; sys.exit(run_branch(sys.argv[1:]))"
+    "import sys; from tencost.cli.pipeline import run_branch; "
+    "sys.exit(run_branch(int(sys.argv[1]), sys.argv[2:]))"
 )
 
 
-def run_branch(stages: Sequence[str]) -> int:
+def run_branch(parent: int, stages: Sequence[str]) -> int:
     """Run stages of one branch, in this order, beside other branches; return the exit code.
 
     DVC looks at these stages alone: to look at one that several branches need it would lock what the others read.
+
+    Args:
+        parent: number of the process of `tencost pipeline`: where it is killed, the stage gets SIGTERM.
+        stages: their names.
     """
+    signals.end_with_parent(parent)
     with signals.listening():
         try:
             return _repro(("--single-item", *stages), ("--wait-for-lock",))
@@ -246,13 +271,13 @@ def _repro(words: Sequence[str], options: Sequence[str] = ()) -> int:
 
 
 def _stages(process: psutil.Process) -> Iterator[psutil.Process]:
-    """Yield the commands that a process waits for; a shell waits for its own."""
+    """Yield the commands that a process waits for: a shell first, which so starts no other, then its own."""
     for child in process.children():
         with suppress(psutil.NoSuchProcess):
-            if child.name() in _SHELLS and child.children():
-                yield from _stages(child)
-            else:
-                yield child
+            is_shell = child.name() in _SHELLS
+            commands = list(_stages(child)) if is_shell else []
+            yield child
+            yield from commands
 
 
 def _runs(process: psutil.Process) -> bool:

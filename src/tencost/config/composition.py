@@ -334,7 +334,7 @@ def _check_subject(conf: Path, group: str, choices: str) -> None:
 @contextmanager
 def _explained(words: Sequence[str] = ()) -> Iterator[None]:
     """Turn Hydra's exceptions into one ConfigError that lists the valid choices; `words` are what Hydra was given."""
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
 
     try:
@@ -368,4 +368,7 @@ def _explained(words: Sequence[str] = ()) -> Iterator[None]:
             if group == "hardware":
                 message += f". To describe this host under that name: tencost measure hardware hardware.name={choice}"
             raise ConfigError(message) from error
+        if isinstance(error, OverrideParseException):
+            key = error.override.partition("=")[0].lstrip("+")
+            text = f"{text.splitlines()[0]}; quote a value with spaces or signs: \"{key}='...'\""
         raise ConfigError(f"configuration: {' '.join(text.split())}") from error

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from tencost.config.composition import choice_files, load_yaml
 from tencost.errors import ConfigError
@@ -31,12 +33,17 @@ def read_params(root: Path) -> dict[str, Any]:
     """Return params.yaml.
 
     Raises:
-        ConfigError: there is none, or a list is missing.
+        ConfigError: there is none, it is no YAML, or a list is missing.
     """
     path = root / FILE
     if not path.is_file():
         raise ConfigError(f"expected {path}: it says what the pipeline builds")
-    params = OmegaConf.to_container(OmegaConf.load(path))
+    try:
+        params = OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(
+            f"{path}: expected YAML, found something else: {' '.join(str(error).split())}. Correct it"
+        ) from error
     if not isinstance(params, dict):
         raise ConfigError(f"{path}: expected a mapping, found {params!r}")
     for name, kind, expected in (
@@ -46,6 +53,9 @@ def read_params(root: Path) -> dict[str, Any]:
     ):
         if not isinstance(params.get(name), kind):
             raise ConfigError(f"{path}: expected {name}: {expected}, found {params.get(name)!r}")
+    for features, models in params["models"].items():
+        if not isinstance(models, list):
+            raise ConfigError(f"{path}: models: expected {features}: [...], found {models!r}")
     return {str(name): setting for name, setting in params.items()}
 
 

@@ -94,9 +94,12 @@ def run(
     warnings = [f"warning: {text}" for text in progress.agreement.warnings()]
     report(rows, warnings, rejects, console)
     if not progress.records:
-        raise RecordError(
-            f"expected records in {places}, found none that can be read; the reasons are in {rejects.path}"
+        why = (
+            f"none that can be read; the reasons are in {rejects.path}"
+            if progress.rejects
+            else "files without a record"
         )
+        raise RecordError(f"expected records in {places}, found {why}")
 
 
 def _keep_modules(logs: Logs, store: RecordStore) -> None:

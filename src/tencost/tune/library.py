@@ -8,7 +8,8 @@
 A call returns PyTorch tensors where one of its arguments is one, else NumPy arrays: one, or a tuple where the network
 has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), outputs never are.
 Several threads may call one object: a Relax VM may not be shared, so each thread has its own over the same executable.
-A library of several sizes (``network.buckets``) runs the least that holds its inputs, and returns what is theirs.
+A library of several sizes (``network.buckets``) runs the least that holds its inputs, and returns what is theirs. A
+forked process may call it, too, in a thread of its own: TVM's pool of threads is not there after a fork.
 """
 
 from __future__ import annotations
@@ -16,28 +17,37 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tencost.config import HardwareConfig
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array
+from tencost.networks.source import first_sentence
 from tencost.tune.buckets import Buckets, entry, front, padded
 from tencost.tune.library_export import cpp_runner, python_runner
 from tencost.tune.reporting import native_messages_to
 from tencost.workers import threads
+from tencost.workers.hardware import check_runnable
 from tencost.writing import whole_file
 
 _ALIGNMENT = 64
 """Bytes. TVM's code loads vectors from addresses that it takes to be divisible by it."""
 _DESCRIBED = {"inputs", "outputs", "cores", "tvm"}
+_PROCESS = os.getpid()
+"""The process that imported this module; another one was forked from it."""
 _SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
 
@@ -63,7 +73,7 @@ class TensorSignature:
         """Return what a library's description says of a tensor whose size of an axis is chosen by its buckets."""
         shape = [int(size) for size in described["shape"]]
         sizes = (size if index != axis else "n" for index, size in enumerate(shape))
-        return cls(described["name"], tuple(sizes), described["dtype"])
+        return cls(str(described["name"]), tuple(sizes), np.dtype(described["dtype"]).name)
 
 
 class CompiledNetwork:
@@ -79,35 +89,35 @@ class CompiledNetwork:
         """Load a library and its description.
 
         Raises:
-            TuneError: one of them is missing or damaged, or the library is for another CPU or another TVM.
+            TuneError: one of them is missing or damaged, or the library is for another kind of CPU or another TVM.
+            HardwareError: its programs use instruction sets that this host lacks.
         """
         import tvm
 
         self.path = path
         description = _description(path)
-        self.buckets = Buckets.read(description["buckets"]) if "buckets" in description else None
-        axes = (
-            (self.buckets.inputs, self.buckets.outputs)
-            if self.buckets is not None
-            else ((None,) * len(description[which]) for which in ("inputs", "outputs"))
-        )
-        self.inputs, self.outputs = (
-            tuple(map(TensorSignature.of, description[which], of_tensors))
-            for which, of_tensors in zip(("inputs", "outputs"), axes, strict=True)
-        )
-        self._cores = int(description["cores"])
+        self._identity = _identity(path)
+        self.inputs, self.outputs, self.buckets, self._cores = _signatures(description, path)
+        # The dynamic linker maps a library that was cut off, and the process crashes where it reads on.
+        if "sha256" in description and description["sha256"] != _digest(path).hex():
+            raise TuneError(
+                f"{path}: expected the library that {path.with_suffix('.json').name} describes, found another or a "
+                "part of it. Copy both again, or compile again"
+            )
         for variable, count in threads.variables(self._cores).items():
             os.environ.setdefault(variable, str(count))
         try:
+            if target := description.get("target"):
+                check_runnable(HardwareConfig(name=str(description.get("hardware")), target=target))
             self._executable = _executable(path)
-        except (OSError, RuntimeError, ValueError, AttributeError) as error:
+        except (OSError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise TuneError(
                 f"{path}: expected a library that `tencost compile` wrote for TVM {description['tvm']}, found what TVM "
                 f"{tvm.__version__} cannot load ({str(error).partition(chr(10))[0]}). Compile it again"
             ) from error
         self._of_thread = threading.local()
 
-    def __call__(self, *arrays: Any, **named: Any) -> Any:
+    def __call__(self, /, *arrays: Any, **named: Any) -> Any:
         """Run the network once.
 
         Args:
@@ -115,7 +125,7 @@ class CompiledNetwork:
             named: the others, by name.
 
         Raises:
-            TypeError: an input is missing, unknown or of another type of numbers.
+            TypeError: an input is missing, unknown, of another type of numbers, or a PyTorch tensor that is not dense.
             ValueError: an input of another shape, or of a size that the library cannot run.
         """
         arguments = dict(zip((signature.name for signature in self.inputs), arrays, strict=False))
@@ -128,7 +138,10 @@ class CompiledNetwork:
             )
         arguments |= named
         values = [self._array(signature, arguments) for signature in self.inputs]
-        results = self._run(values)
+        if self._cores > 1 and os.getpid() != _PROCESS:
+            results = _threads_of_fork(os.getpid()).submit(self._run, values).result()
+        else:
+            results = self._run(values)
         if any(
             type(argument).__module__.partition(".")[0] == "torch"
             for argument in arguments.values()
@@ -151,14 +164,28 @@ class CompiledNetwork:
 
         Raises:
             ConfigError: the name does not end in .so.
+            TuneError: the files that were loaded are not there any more.
             OSError: the files cannot be written.
         """
         library = Path(to).expanduser().resolve()
         if library.suffix != ".so":
             raise ConfigError(f"expected the name of a library, which ends in .so; found {to}")
+        samples_path = self.path.with_suffix(".npz")
+        try:
+            is_same = _identity(self.path) == self._identity
+            with np.load(samples_path) as samples:
+                inputs = [samples[f"input_{number}"] for number in range(len(self.inputs))]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise TuneError(
+                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found "
+                f"{error}. Load it from where it is"
+            ) from error
+        if not is_same:
+            raise TuneError(
+                f"expected {self.path} as it was loaded, found another library in its place. Load that: "
+                f"tencost.load({str(self.path)!r})"
+            )
         library.parent.mkdir(parents=True, exist_ok=True)
-        with np.load(self.path.with_suffix(".npz")) as samples:
-            inputs = [samples[f"input_{number}"] for number in range(len(self.inputs))]
         runners = {
             ".py": python_runner(library.stem, self._cores),
             ".cc": cpp_runner(library.stem, inputs, self._cores),
@@ -179,6 +206,9 @@ class CompiledNetwork:
         inputs = ", ".join(f"{signature.name}: {signature}" for signature in self.inputs)
         outputs = ", ".join(map(str, self.outputs))
         return f"<CompiledNetwork {self.path.name} ({inputs}) -> {outputs}>"
+
+    def __reduce__(self) -> Any:
+        return load, (self.path,)
 
     def _machine(self) -> Any:
         import tvm
@@ -228,8 +258,16 @@ class CompiledNetwork:
                 f"{self.path.name}: expected the input {signature.name}, {signature}; found none"
             )
         argument = arguments[signature.name]
-        is_torch = type(argument).__module__.partition(".")[0] == "torch"
-        array = argument.detach().cpu().numpy() if is_torch else np.asarray(argument)
+        if isinstance(argument, np.ndarray) or not hasattr(argument, "resolve_neg"):
+            array = np.asarray(argument)
+        else:
+            try:
+                array = argument.detach().cpu().resolve_conj().resolve_neg().numpy()
+            except (TypeError, RuntimeError) as error:  # bfloat16, sparse, quantized, without data
+                raise TypeError(
+                    f"{self.path.name}, input {signature.name}: expected a dense tensor of {signature.dtype}, found "
+                    f"{argument.dtype}, {argument.layout}, on {argument.device} ({error})"
+                ) from error
         if array.dtype != np.dtype(signature.dtype):
             raise TypeError(
                 f"{self.path.name}, input {signature.name}: expected numbers of {signature.dtype}, found {array.dtype}"
@@ -260,9 +298,9 @@ def load(path: str | Path) -> CompiledNetwork:
     """Return a library that `tencost compile`, `tencost tune --to` or :meth:`CompiledNetwork.save` wrote.
 
     Raises:
-        TuneError: see :class:`CompiledNetwork`.
+        TuneError, HardwareError: see :class:`CompiledNetwork`.
     """
-    return CompiledNetwork(Path(path).expanduser().resolve())
+    return CompiledNetwork(_absolute(path))
 
 
 def compile(
@@ -290,7 +328,9 @@ def compile(
         with tempfile.TemporaryDirectory(prefix="tencost-compile-") as scratch:
             path = _exported(network, inputs, Path(scratch))
             return compile(path, overrides=overrides, trusted=True)
-    path = Path(network).expanduser().resolve()
+    if isinstance(overrides, str):
+        raise ConfigError(f"expected a list of overrides, found {overrides!r}: [{overrides!r}]")
+    path = _absolute(network)
     source = _SUFFIXES.get(path.suffix)
     if source is None:
         raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
@@ -302,6 +342,7 @@ def compile(
 
 def _compiled(words: list[str], path: Path) -> CompiledNetwork:
     """Return a compiled network, from the cache where it is there and can be loaded."""
+    from filelock import FileLock
     from platformdirs import user_cache_path
     from rich.console import Console
 
@@ -309,21 +350,59 @@ def _compiled(words: list[str], path: Path) -> CompiledNetwork:
     from tencost.tune import compiled
     from tencost.tune.reporting import say
 
-    cfg, root = compose([*words, f"network.path={json.dumps(str(path))}"])
+    # Not as a word: Hydra's grammar has no way to write every path.
+    cfg, root = compose(words)
+    cfg = replace(cfg, network=replace(cfg.network, path=str(path)))
     key = _key(words, path, root / cfg.tuner.workdir)
     library = user_cache_path("tencost") / "compiled" / key / f"{cfg.network.name}.so"
     console = Console(stderr=True)
-    if library.is_file():
+    with ExitStack() as stack:
+        unwritable: OSError | None = None
         try:
-            network = CompiledNetwork(library)
-        except TuneError as error:
-            say(console, f"{error}: compiling it again")
-            library.unlink()
-        else:
-            say(console, f"{library}: compiled before")
-            return network
-    library.parent.mkdir(parents=True, exist_ok=True)
-    return CompiledNetwork(compiled.run(cfg, root, to=library).library)
+            library.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(
+                FileLock(library.parent / ".lock")
+            )  # another process may compile it
+        except OSError as error:
+            unwritable = error
+        if library.is_file():
+            try:
+                network = CompiledNetwork(library)
+            except TuneError as error:
+                say(console, f"{error}: compiling it again")
+            else:
+                say(console, f"{library}: compiled before")
+                return network
+        if unwritable is not None:
+            raise ConfigError(
+                f"expected a cache that can be written to at {library.parent}, found {unwritable}. Name another "
+                "folder: XDG_CACHE_HOME=..."
+            ) from unwritable
+        return CompiledNetwork(compiled.run(cfg, root, to=library).library)
+
+
+@cache
+def _threads_of_fork(_process: int) -> ThreadPoolExecutor:
+    """Return threads of a forked process: each has a pool of TVM of its own."""
+    return ThreadPoolExecutor(thread_name_prefix="tencost-fork")
+
+
+def _absolute(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle, ~ of nobody
+        raise ConfigError(f"expected a file at {path}, found none: {error}") from error
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return device and inode of a file."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 _loaded: dict[Path, tuple[int, int]] = {}
@@ -358,8 +437,7 @@ def _executable(path: Path) -> Any:
     """Load a library, a copy of it where another file was loaded by its name: dlopen would give that one again."""
     import tvm
 
-    stat = path.stat()
-    identity = stat.st_dev, stat.st_ino
+    identity = _identity(path)
     if _loaded.setdefault(path, identity) == identity:
         with _without_scope_messages():
             return tvm.runtime.load_module(str(path))
@@ -381,12 +459,11 @@ def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
     facts = [*words, __version__, tvm.__version__, cpu_product_name(), host.target]
     digest.update(json.dumps(facts, sort_keys=True).encode())
     for file in _files(path):
-        digest.update(f"{file.name} {file.stat().st_size}".encode())
-        with file.open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest())
+        digest.update(os.fsencode(f"{file.name} {file.stat().st_size}"))
+        digest.update(_digest(file))
     for database in sorted(workdir.glob("*/database_tuning_record.json")):
         stat = database.stat()
-        digest.update(f"{database} {stat.st_size} {stat.st_mtime_ns}".encode())
+        digest.update(os.fsencode(f"{database} {stat.st_size} {stat.st_mtime_ns}"))
     return digest.hexdigest()[:32]
 
 
@@ -418,16 +495,22 @@ def _exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:
         raise ConfigError(
             f"expected the path of a network's file or an nn.Module, found {type(module).__name__}"
         )
-    if not inputs:
+    name = type(module).__name__
+    if isinstance(inputs, torch.Tensor) or not inputs:
         raise ConfigError(
-            f"expected example inputs to export {type(module).__name__} with, found none: compile(module, (x,))"
+            f"expected a tuple of example inputs to export {name} with, found "
+            f"{type(inputs).__name__ if len(inputs) else 'none'}: compile(module, (x,))"
         )
     was_training = module.training
     try:
         program = torch.export.export(module.eval(), tuple(inputs))
+    except Exception as error:  # whatever the module raises, and torch.export's own
+        raise ConfigError(
+            f"expected {name} and example inputs that torch.export takes, found {first_sentence(error)}"
+        ) from error
     finally:
         module.train(was_training)
-    path = folder / f"{type(module).__name__}.pt2"
+    path = folder / f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.pt2"
     torch.export.save(program, path)
     return path
 
@@ -444,7 +527,7 @@ def _description(path: Path) -> dict[str, Any]:
     description: Any = {}
     try:
         description = json.loads(path.with_suffix(".json").read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
     if not isinstance(description, dict) or not description.keys() >= _DESCRIBED:
         raise TuneError(
@@ -452,3 +535,29 @@ def _description(path: Path) -> dict[str, Any]:
             f"found {reason or 'something else'}. Copy it with the library, or compile again"
         )
     return description
+
+
+def _signatures(
+    description: dict[str, Any], path: Path
+) -> tuple[tuple[TensorSignature, ...], tuple[TensorSignature, ...], Buckets | None, int]:
+    """Return the inputs, the outputs, the buckets and the number of cores that a description says; raises TuneError."""
+    try:
+        buckets = Buckets.read(description["buckets"]) if "buckets" in description else None
+        tensors = [description[which] for which in ("inputs", "outputs")]
+        axes = (
+            [(None,) * len(each) for each in tensors]
+            if buckets is None
+            else [buckets.inputs, buckets.outputs]
+        )
+        inputs, outputs = (
+            tuple(
+                TensorSignature.of(tensor, axis) for tensor, axis in zip(each, of_each, strict=True)
+            )
+            for each, of_each in zip(tensors, axes, strict=True)
+        )
+        return inputs, outputs, buckets, int(description["cores"])
+    except (TypeError, ValueError, LookupError) as error:
+        raise TuneError(
+            f"{path.with_suffix('.json')}: expected name, shape and dtype of each input and output and a number of "
+            f"cores, found something else ({error}). Copy it with the library, or compile again"
+        ) from error

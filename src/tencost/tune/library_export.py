@@ -2,7 +2,7 @@
 
 Beside <name>.so lie, for somebody who has nothing of tencost:
 
-    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm",
+    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm", "sha256",
                    "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...],
                    "buckets": {"sizes", "inputs", "outputs", "padded"}, of network.buckets: functions main_<size>, the
                    largest main, whose shapes are the above; the axes of that size in each input and output}
@@ -14,6 +14,7 @@ Beside <name>.so lie, for somebody who has nothing of tencost:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -223,13 +224,15 @@ def _write(
         whole_file(library.with_suffix(".py")) as python,
         whole_file(library.with_suffix(".cc")) as cpp,
     ):
-        description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         with arrays.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
         python.write_text(python_runner(library.stem, hardware.cores), encoding="utf-8")
         cpp.write_text(cpp_runner(library.stem, inputs, hardware.cores), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
         built.export_library(str(whole), **linking(_cc(hardware)))
+        with whole.open("rb") as file:
+            about["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+        description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         whole.rename(partial)
         library.unlink(missing_ok=True)
 

@@ -225,6 +225,15 @@ def test_a_description_beside_it_names_the_kernel(tmp_path: Path) -> None:
         read(first)
 
 
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    last = {**document(result(1)), "schema_version": "2.0.0"}
+    for number, content in enumerate((last, dict(reversed(last.items())))):
+        with pytest.raises(RecordError, match=r"schema_version 1, found .?2\.0\.0"):
+            read(written(tmp_path / str(number), content))
+    del last["schema_version"]
+    assert len(read(written(tmp_path, last))[0]) == 1, "Kernel Tuner once wrote none"
+
+
 def test_results_come_back_as_they_were(tmp_path: Path) -> None:
     """Fields, words and texts as they were; times to the bit when they are read again; one device, one unit."""
     mean = result(3, measurements=[{"name": "time", "value": 1 / 3, "unit": "s"}], extra=[1e400])

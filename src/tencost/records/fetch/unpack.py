@@ -161,7 +161,11 @@ def _name_fault(name: str, path: PurePosixPath, is_file: bool) -> str:
 
 
 def _zip_members(archive: Path) -> Iterator[_Member]:
-    with zipfile.ZipFile(archive) as file:
+    with zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
+        # An archive that was cut off within a member that is one: its directory would be taken for the whole.
+        before = min((member.header_offset for member in file.infolist()), default=0)
+        if before and raw.read(4) == b"PK\x03\x04":
+            raise zipfile.BadZipFile(f"members that its directory lacks, in {before} bytes")
         for member in file.infolist():
             mode = stat.S_IFMT(member.external_attr >> 16)
             plain = mode in (0, stat.S_IFREG, stat.S_IFDIR)

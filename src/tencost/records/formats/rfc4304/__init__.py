@@ -66,6 +66,7 @@ from tencost.records.reading.opening import TruncatedError
 from tencost.records.reading.parquet import is_parquet, open_parquet, parquet_names, parquet_tables
 from tencost.records.reading.protocol import BATCH_ROWS, About, Batch, LogFormat
 from tencost.records.reading.targets import NoDeviceError
+from tencost.writing import whole_file
 
 _TEXTS = frozenset(
     [
@@ -169,14 +170,15 @@ def write_file(table: Any, path: Path, version: Version) -> int:
     """
     records = write_rows(table, version)
     if path.suffix == ".parquet":
-        return _write_parquet(list(records), path, version)
+        with whole_file(path) as scratch:
+            return _write_parquet(list(records), scratch, version)
     if path.suffix not in (".jsonl", ".json"):
         raise RecordError(
             f"expected a file that ends in .jsonl, .json or .parquet, found {path}. Name it so."
         )
     start, between, end = ("[\n", ",\n", "\n]\n") if path.suffix == ".json" else ("", "\n", "\n")
     count = 0
-    with path.open("w", encoding="utf-8") as file:
+    with whole_file(path) as scratch, scratch.open("w", encoding="utf-8") as file:
         for count, record in enumerate(records, 1):
             file.write((start if count == 1 else between) + json.dumps(record))
         file.write(end if count else start.strip() + end.strip())

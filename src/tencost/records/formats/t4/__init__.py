@@ -57,7 +57,7 @@ UNITS = {unit: per_second for per_second, words in _SPELLINGS.items() for unit i
 """Unit of time -> how many are a second."""
 _TARGETS = {"CUDA": "cuda", "HIP": "rocm", "OpenCL": "opencl"}
 """Language of a T1 description -> kind of TVM's target."""
-_TIME_UNIT = re.compile(rb'"timeunit"\s*:\s*"([^"]*)"')
+_FACTS = re.compile(rb'"(timeunit|schema_version)"\s*:\s*"([^"]*)"')
 _AROUND = re.compile(
     r'(?:[\s,\[\]}\ufeff]|\{(?=\s*"(?:results|metadata|schema_version)"\s*:)'
     r'|"results"\s*:|"metadata"\s*:\s*\{[^{}]*\}|"schema_version"\s*:\s*"[^"]*")*'
@@ -92,11 +92,23 @@ class T4Format(LogFormat):
         return "the description of a T4 search space (T1)" if b'"TuningParameters"' in head else ""
 
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
-        """Yield the file's records and rejects; a record's line is where its result begins."""
-        unit = ""
-        with suppress(TruncatedError):  # the metadata may stand behind the results
-            matches = (_TIME_UNIT.search(line) for _, line in lines(path))
-            unit = next((match[1].decode() for match in matches if match), "")
+        """Yield the file's records and rejects; a record's line is where its result begins.
+
+        Raises:
+            RecordError: another major version than 1, or a damaged T1 description beside it.
+        """
+        facts: dict[bytes, str] = {}
+        with suppress(TruncatedError):  # they may stand behind the results
+            for _, line in lines(path):
+                for match in _FACTS.finditer(line):
+                    facts.setdefault(match[1], match[2].decode(errors="replace"))
+                if len(facts) == 2:
+                    break
+        version, unit = facts.get(b"schema_version", "1"), facts.get(b"timeunit", "")
+        if version.partition(".")[0] != "1":
+            raise RecordError(
+                f"expected T4 results of schema_version 1, found {shorten(version)}. Write them in that version"
+            )
         objects = json_objects(path, lambda part: "configuration" in part, _AROUND)
         row = partial(_row, unit=unit, kernels=_kernels(path, about), about=about)
         return read_objects(objects, about, batch_rows, row)

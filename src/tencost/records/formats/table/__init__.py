@@ -51,6 +51,7 @@ from tencost.records.reading.parquet import (
 )
 from tencost.records.reading.protocol import BATCH_ROWS, About, Batch, LogFormat, Reject
 from tencost.store.schema import SCHEMA
+from tencost.writing import whole_file
 
 MARKS = frozenset({"record_id", "program_id", "workload_id", "status"})
 """A table with these columns claims the record schema, right or wrong in the others."""
@@ -144,13 +145,15 @@ def write_file(table: Any, path: Path) -> int:
         for field in SCHEMA
     }
     if path.suffix == ".parquet":
-        pq.write_table(pa.table(columns, schema=SCHEMA), path, compression="zstd")
+        with whole_file(path) as scratch:
+            pq.write_table(pa.table(columns, schema=SCHEMA), scratch, compression="zstd")
         return int(arrow.num_rows)
     for name in NESTED:
         cells = columns[name].to_pylist()
         texts = [None if cell is None else orjson.dumps(cell).decode() for cell in cells]
         columns[name] = pa.array(texts, pa.string())
-    pacsv.write_csv(pa.table(columns), path)
+    with whole_file(path) as scratch:
+        pacsv.write_csv(pa.table(columns), scratch)
     return int(arrow.num_rows)
 
 
