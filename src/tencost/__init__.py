@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from tencost.register.service.client import remote_cost_model
     from tencost.tune.cost_model import load_cost_model
     from tencost.tune.install import install, uninstall
-    from tencost.tune.library import compile, load
+    from tencost.tune.library import load
+    from tencost.tune.library_cache import compile
     from tencost.tune.search import search
     from tencost.workers.runner import WarmBuilder, WarmRunner
 
@@ -68,7 +69,7 @@ _LAZY = {
     "search_space": "tencost.programs.codegen.spaces",
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
-    "compile": "tencost.tune.library",
+    "compile": "tencost.tune.library_cache",
     "load": "tencost.tune.library",
 }
 

@@ -17,15 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ import numpy as np
 from tencost.config import HardwareConfig
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array
-from tencost.networks.source import first_sentence
 from tencost.tune.buckets import Buckets, entry, front, padded
 from tencost.tune.library_export import cpp_runner, python_runner
 from tencost.tune.reporting import native_messages_to
@@ -48,7 +46,6 @@ _ALIGNMENT = 64
 _DESCRIBED = {"inputs", "outputs", "cores", "tvm"}
 _PROCESS = os.getpid()
 """The process that imported this module; another one was forked from it."""
-_SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class CompiledNetwork:
         self._identity = _identity(path)
         self.inputs, self.outputs, self.buckets, self._cores = _signatures(description, path)
         # The dynamic linker maps a library that was cut off, and the process crashes where it reads on.
-        if "sha256" in description and description["sha256"] != _digest(path).hex():
+        if "sha256" in description and description["sha256"] != file_digest(path).hex():
             raise TuneError(
                 f"{path}: expected the library that {path.with_suffix('.json').name} describes, found another or a "
                 "part of it. Copy both again, or compile again"
@@ -300,85 +297,7 @@ def load(path: str | Path) -> CompiledNetwork:
     Raises:
         TuneError, HardwareError: see :class:`CompiledNetwork`.
     """
-    return CompiledNetwork(_absolute(path))
-
-
-def compile(
-    network: Any,
-    inputs: Sequence[Any] = (),
-    *,
-    overrides: Sequence[str] = (),
-    trusted: bool = False,
-) -> CompiledNetwork:
-    """Compile a network for this host, as `tencost compile` does by default, and return it ready to be called.
-
-    What was compiled before, with the same overrides, programs and versions, comes from the user's cache: a file by its
-    name and content, wherever it lies, a module by what torch.export makes of it.
-
-    Args:
-        network: path of an ONNX file, of a file of torch.export.save or of `tencost save`; or an nn.Module.
-        inputs: example inputs of an nn.Module, which is exported with torch.export in evaluation mode.
-        overrides: settings of `tencost compile`, as ``network.batch=8`` or ``hardware.cores=2``.
-        trusted: opening a file of torch.export can run code: whether you know who made it.
-
-    Raises:
-        TencostError: what `tencost compile` refuses.
-    """
-    if not isinstance(network, str | Path):
-        with tempfile.TemporaryDirectory(prefix="tencost-compile-") as scratch:
-            path = _exported(network, inputs, Path(scratch))
-            return compile(path, overrides=overrides, trusted=True)
-    if isinstance(overrides, str):
-        raise ConfigError(f"expected a list of overrides, found {overrides!r}: [{overrides!r}]")
-    path = _absolute(network)
-    source = _SUFFIXES.get(path.suffix)
-    if source is None:
-        raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
-    words = [f"network={source}", "hardware=local", *overrides]
-    if source == "torch_export":
-        words.append(f"network.trusted={str(trusted).lower()}")
-    return _compiled(words, path)
-
-
-def _compiled(words: list[str], path: Path) -> CompiledNetwork:
-    """Return a compiled network, from the cache where it is there and can be loaded."""
-    from filelock import FileLock
-    from platformdirs import user_cache_path
-    from rich.console import Console
-
-    from tencost.config.composition import compose
-    from tencost.tune import compiled
-    from tencost.tune.reporting import say
-
-    # Not as a word: Hydra's grammar has no way to write every path.
-    cfg, root = compose(words)
-    cfg = replace(cfg, network=replace(cfg.network, path=str(path)))
-    key = _key(words, path, root / cfg.tuner.workdir)
-    library = user_cache_path("tencost") / "compiled" / key / f"{cfg.network.name}.so"
-    console = Console(stderr=True)
-    with ExitStack() as stack:
-        unwritable: OSError | None = None
-        try:
-            library.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(
-                FileLock(library.parent / ".lock")
-            )  # another process may compile it
-        except OSError as error:
-            unwritable = error
-        if library.is_file():
-            try:
-                network = CompiledNetwork(library)
-            except TuneError as error:
-                say(console, f"{error}: compiling it again")
-            else:
-                say(console, f"{library}: compiled before")
-                return network
-        if unwritable is not None:
-            raise ConfigError(
-                f"expected a cache that can be written to at {library.parent}, found {unwritable}. Name another "
-                "folder: XDG_CACHE_HOME=..."
-            ) from unwritable
-        return CompiledNetwork(compiled.run(cfg, root, to=library).library)
+    return CompiledNetwork(absolute_path(path))
 
 
 @cache
@@ -387,7 +306,8 @@ def _threads_of_fork(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="tencost-fork")
 
 
-def _absolute(path: str | Path) -> Path:
+def absolute_path(path: str | Path) -> Path:
+    """Return where a path of a user leads; raises ConfigError for links in a circle."""
     try:
         return Path(path).expanduser().resolve()
     except (OSError, RuntimeError) as error:  # links in a circle, ~ of nobody
@@ -400,7 +320,8 @@ def _identity(path: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _digest(path: Path) -> bytes:
+def file_digest(path: Path) -> bytes:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
@@ -445,74 +366,6 @@ def _executable(path: Path) -> Any:
         copy = shutil.copy(path, scratch)
         with _without_scope_messages():
             return tvm.runtime.load_module(copy)
-
-
-def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
-    """Return the name of a cached library: a digest of the network's files, settings, host, versions and programs."""
-    import tvm
-
-    from tencost import __version__
-    from tencost.workers.hardware import cpu_product_name, detect_host
-
-    digest = hashlib.sha256()
-    host = detect_host()
-    facts = [*words, __version__, tvm.__version__, cpu_product_name(), host.target]
-    digest.update(json.dumps(facts, sort_keys=True).encode())
-    for file in _files(path):
-        digest.update(os.fsencode(f"{file.name} {file.stat().st_size}"))
-        digest.update(_digest(file))
-    for database in sorted(workdir.glob("*/database_tuning_record.json")):
-        stat = database.stat()
-        digest.update(os.fsencode(f"{database} {stat.st_size} {stat.st_mtime_ns}"))
-    return digest.hexdigest()[:32]
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the files of a network: an ONNX model may have its weights beside it."""
-    if path.suffix != ".onnx" or not path.is_file():
-        return [path] if path.is_file() else []
-    import onnx
-
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception:  # noqa: BLE001 - protobuf's own; the compiler says what is wrong with the file
-        return [path]
-    names = {
-        item.value
-        for tensor in model.graph.initializer
-        for item in tensor.external_data
-        if item.key == "location"
-    }
-    beside = (path.parent / name for name in sorted(names))
-    return [path, *(file for file in beside if file.is_file())]
-
-
-def _exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:
-    """Export an nn.Module with torch.export into a folder; return the file."""
-    import torch
-
-    if not isinstance(module, torch.nn.Module):
-        raise ConfigError(
-            f"expected the path of a network's file or an nn.Module, found {type(module).__name__}"
-        )
-    name = type(module).__name__
-    if isinstance(inputs, torch.Tensor) or not inputs:
-        raise ConfigError(
-            f"expected a tuple of example inputs to export {name} with, found "
-            f"{type(inputs).__name__ if len(inputs) else 'none'}: compile(module, (x,))"
-        )
-    was_training = module.training
-    try:
-        program = torch.export.export(module.eval(), tuple(inputs))
-    except Exception as error:  # whatever the module raises, and torch.export's own
-        raise ConfigError(
-            f"expected {name} and example inputs that torch.export takes, found {first_sentence(error)}"
-        ) from error
-    finally:
-        module.train(was_training)
-    path = folder / f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.pt2"
-    torch.export.save(program, path)
-    return path
 
 
 def _description(path: Path) -> dict[str, Any]:

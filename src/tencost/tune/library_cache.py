@@ -1,0 +1,170 @@
+"""``tencost.compile``: from a network's file, or a module of PyTorch, to a library that is compiled once.
+
+Libraries lie in the user's cache, a folder each, named by a digest of all that decides what is compiled. Processes that
+ask for the same one at once wait for the one that compiles it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tencost.errors import ConfigError, TuneError
+from tencost.networks.source import first_sentence
+from tencost.tune.library import CompiledNetwork, absolute_path, file_digest
+
+_SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
+
+
+def compile(
+    network: Any,
+    inputs: Sequence[Any] = (),
+    *,
+    overrides: Sequence[str] = (),
+    trusted: bool = False,
+) -> CompiledNetwork:
+    """Compile a network for this host, as `tencost compile` does by default, and return it ready to be called.
+
+    What was compiled before, with the same overrides, programs and versions, comes from the user's cache: a file by its
+    name and content, wherever it lies, a module by what torch.export makes of it.
+
+    Args:
+        network: path of an ONNX file, of a file of torch.export.save or of `tencost save`; or an nn.Module.
+        inputs: example inputs of an nn.Module, which is exported with torch.export in evaluation mode.
+        overrides: settings of `tencost compile`, as ``network.batch=8`` or ``hardware.cores=2``.
+        trusted: opening a file of torch.export can run code: whether you know who made it.
+
+    Raises:
+        TencostError: what `tencost compile` refuses.
+    """
+    if not isinstance(network, str | Path):
+        with tempfile.TemporaryDirectory(prefix="tencost-compile-") as scratch:
+            path = _exported(network, inputs, Path(scratch))
+            return compile(path, overrides=overrides, trusted=True)
+    if isinstance(overrides, str):
+        raise ConfigError(f"expected a list of overrides, found {overrides!r}: [{overrides!r}]")
+    path = absolute_path(network)
+    source = _SUFFIXES.get(path.suffix)
+    if source is None:
+        raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
+    words = [f"network={source}", "hardware=local", *overrides]
+    if source == "torch_export":
+        words.append(f"network.trusted={str(trusted).lower()}")
+    return _compiled(words, path)
+
+
+def _compiled(words: list[str], path: Path) -> CompiledNetwork:
+    """Return a compiled network, from the cache where it is there and can be loaded."""
+    from filelock import FileLock
+    from platformdirs import user_cache_path
+    from rich.console import Console
+
+    from tencost.config.composition import compose
+    from tencost.tune import compiled
+    from tencost.tune.reporting import say
+
+    # Not as a word: Hydra's grammar has no way to write every path.
+    cfg, root = compose(words)
+    cfg = replace(cfg, network=replace(cfg.network, path=str(path)))
+    key = _key(words, path, root / cfg.tuner.workdir)
+    library = user_cache_path("tencost") / "compiled" / key / f"{cfg.network.name}.so"
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        unwritable: OSError | None = None
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(
+                FileLock(library.parent / ".lock")
+            )  # another process may compile it
+        except OSError as error:
+            unwritable = error
+        if library.is_file():
+            try:
+                network = CompiledNetwork(library)
+            except TuneError as error:
+                say(console, f"{error}: compiling it again")
+            else:
+                say(console, f"{library}: compiled before")
+                return network
+        if unwritable is not None:
+            raise ConfigError(
+                f"expected a cache that can be written to at {library.parent}, found {unwritable}. Name another "
+                "folder: XDG_CACHE_HOME=..."
+            ) from unwritable
+        return CompiledNetwork(compiled.run(cfg, root, to=library).library)
+
+
+def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
+    """Return the name of a cached library: a digest of the network's files, settings, host, versions and programs."""
+    import tvm
+
+    from tencost import __version__
+    from tencost.workers.hardware import cpu_product_name, detect_host
+
+    digest = hashlib.sha256()
+    host = detect_host()
+    facts = [*words, __version__, tvm.__version__, cpu_product_name(), host.target]
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    for file in _files(path):
+        digest.update(os.fsencode(f"{file.name} {file.stat().st_size}"))
+        digest.update(file_digest(file))
+    for database in sorted(workdir.glob("*/database_tuning_record.json")):
+        stat = database.stat()
+        digest.update(os.fsencode(f"{database} {stat.st_size} {stat.st_mtime_ns}"))
+    return digest.hexdigest()[:32]
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a network: an ONNX model may have its weights beside it."""
+    if path.suffix != ".onnx" or not path.is_file():
+        return [path] if path.is_file() else []
+    import onnx
+
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # noqa: BLE001 - protobuf's own; the compiler says what is wrong with the file
+        return [path]
+    names = {
+        item.value
+        for tensor in model.graph.initializer
+        for item in tensor.external_data
+        if item.key == "location"
+    }
+    beside = (path.parent / name for name in sorted(names))
+    return [path, *(file for file in beside if file.is_file())]
+
+
+def _exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:
+    """Export an nn.Module with torch.export into a folder; return the file."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(
+            f"expected the path of a network's file or an nn.Module, found {type(module).__name__}"
+        )
+    name = type(module).__name__
+    if isinstance(inputs, torch.Tensor) or not inputs:
+        raise ConfigError(
+            f"expected a tuple of example inputs to export {name} with, found "
+            f"{type(inputs).__name__ if len(inputs) else 'none'}: compile(module, (x,))"
+        )
+    was_training = module.training
+    try:
+        program = torch.export.export(module.eval(), tuple(inputs))
+    except Exception as error:  # whatever the module raises, and torch.export's own
+        raise ConfigError(
+            f"expected {name} and example inputs that torch.export takes, found {first_sentence(error)}"
+        ) from error
+    finally:
+        module.train(was_training)
+    path = folder / f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.pt2"
+    torch.export.save(program, path)
+    return path
