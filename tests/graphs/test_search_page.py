@@ -1,4 +1,4 @@
-"""The code of docs/how-to/search-variants.md runs as it stands, but for the model and how long it searches."""
+"""The script of docs/how-to/search-variants.md runs as it stands, but for the model and how long it searches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torch import nn  # noqa: E402  # needs torch
 
 from tencost.networks.torch_modules import module_to_onnx  # noqa: E402
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "search-variants.md"
+SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "search_variants.py"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ class Residual(nn.Module):
 
 
 def mobilenet_v2(stages: list[tuple[int, ...]]) -> nn.Module:
-    """Return what the page's `mobilenet` says, in PyTorch."""
+    """Return what the script's `mobilenet` writes, in PyTorch."""
     layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU6()]
     given = 32
     for (channels, blocks, kernel, expand), first in zip(
@@ -83,8 +83,8 @@ def mobilenet_v2(stages: list[tuple[int, ...]]) -> nn.Module:
 
 
 @pytest.mark.slow
-def test_the_pages_code_runs(bundle: Path, tmp_path: Path) -> None:
-    script = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL))
+def test_the_script_runs(bundle: Path, tmp_path: Path) -> None:
+    script = SCRIPT.read_text()
     for written, used in (
         ("models:/tencost-graph-cortex-a76@champion", str(bundle)),
         ("ROUNDS = 8", "ROUNDS = 1"),
@@ -92,7 +92,7 @@ def test_the_pages_code_runs(bundle: Path, tmp_path: Path) -> None:
     ):
         assert script.count(written) == 1, written
         script = script.replace(written, used)
-    script += "\nassert len(found) > len(uniform)\nonnx.checker.check_model('best.onnx', full_check=True)\n"
+    script += "\nassert len(predictions) > len(uniform)\nonnx.checker.check_model('best.onnx', full_check=True)\n"
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
@@ -103,7 +103,7 @@ def test_the_pages_code_runs(bundle: Path, tmp_path: Path) -> None:
     assert all(int(flop) >= 400 for flop, _ in lines)
     assert (tmp_path / "search-variants.png").stat().st_size > 5000
 
-    # The first line is MobileNetV2, the second the best. What the page writes is what an exporter would.
+    # The first line is MobileNetV2, the second the best. What the script writes is what an exporter would.
     stages = [tuple(map(int, re.split("[x/]", one))) for one in lines[1][1].split()]
     direct = tencost.graphs_of(tmp_path / "best.onnx")
     model = module_to_onnx("mine", mobilenet_v2(stages), (torch.zeros(1, 3, 224, 224),))
