@@ -24,7 +24,7 @@ from torch import nn
 
 import tencost
 from tencost.errors import ConfigError, HardwareError, TuneError
-from tencost.tune.library import CompiledNetwork, as_tensor
+from tencost.tune.library import CompiledNetwork, runtime_tensor
 from tencost.workers import hardware
 
 pytestmark = pytest.mark.tvm
@@ -118,7 +118,7 @@ def test_memory_of_any_kind(kind: str, fast: CompiledNetwork, folder: Path) -> N
     assert (x.ctypes.data % 64 == 0) == (kind != "unaligned")
     x.flags.writeable = kind != "read-only"
     np.testing.assert_allclose(fast(x, values["other"])[0], expected[0], rtol=1e-5, atol=1e-5)
-    read = np.from_dlpack(as_tensor(x))
+    read = np.from_dlpack(runtime_tensor(x))
     assert (read.ctypes.data == x.ctypes.data) == (kind == "aligned"), "the same memory, or a copy"
 
 

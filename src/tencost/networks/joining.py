@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def joined(mods: Mapping[str, Any]) -> Any:
+def join_networks(mods: Mapping[str, Any]) -> Any:
     """Return one IRModule of several networks' modules.
 
     Args:

@@ -131,7 +131,7 @@ def try_padding(
     bucket = next(size for size in buckets.sizes if size > between)
     smaller = read_network(of_size(config, buckets.dimension, between), root)
     named = zip(smaller.inputs.items(), buckets.inputs, strict=True)
-    inputs = {name: padded(array, axis, bucket) for (name, array), axis in named}
+    inputs = {name: pad_array(array, axis, bucket) for (name, array), axis in named}
     outputs = run(replace(network, inputs=inputs))
     for name, output, axis, expected in zip(
         network.outputs, outputs, buckets.outputs, smaller.expected, strict=True
@@ -145,7 +145,7 @@ def try_padding(
     return ""
 
 
-def padded(array: Array, axis: int | None, size: int) -> Array:
+def pad_array(array: Array, axis: int | None, size: int) -> Array:
     """Return an array with zeros behind it, up to a size of an axis."""
     if axis is None or array.shape[axis] == size:
         return array

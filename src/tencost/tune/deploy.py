@@ -23,7 +23,7 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase
 
 from tencost.config import GraphChoice, HardwareConfig, RunnerKind
 from tencost.errors import TuneError
-from tencost.networks.joining import joined
+from tencost.networks.joining import join_networks
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
@@ -270,7 +270,7 @@ def compile_together(
     Raises:
         RuntimeError, ValueError, TypeError: TVM refuses a network, or a program of a database.
     """
-    mod = joined(
+    mod = join_networks(
         {network.entry: _with_programs(network, target, database) for network, database in parts}
     )
     packs = any(network.packs(target) for network, _ in parts)

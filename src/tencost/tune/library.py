@@ -34,7 +34,7 @@ import numpy as np
 from tencost.config import HardwareConfig
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array
-from tencost.tune.buckets import Buckets, entry, front, padded
+from tencost.tune.buckets import Buckets, entry, front, pad_array
 from tencost.tune.library_export import cpp_runner, python_runner
 from tencost.tune.reporting import native_messages_to
 from tencost.workers import threads
@@ -230,10 +230,10 @@ class CompiledNetwork:
                 )
             function = entry(bucket, self.buckets.sizes)
             arrays = [
-                padded(array, axis, bucket)
+                pad_array(array, axis, bucket)
                 for array, axis in zip(arrays, self.buckets.inputs, strict=True)
             ]
-        return self._machine()[function](*map(as_tensor, arrays))
+        return self._machine()[function](*map(runtime_tensor, arrays))
 
     def _size(self, arrays: Sequence[Array]) -> int:
         """Return the size of the inputs along the axes that the buckets are of."""
@@ -281,7 +281,7 @@ class CompiledNetwork:
         return array
 
 
-def as_tensor(array: Array) -> Any:
+def runtime_tensor(array: Array) -> Any:
     """Return an array as TVM's tensor: the same memory where it is aligned and contiguous, else a copy."""
     import tvm
 
