@@ -296,6 +296,8 @@ def test_status_and_leaderboard_show_it(inside: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert "families never learnt, 40 graphs of 1 families (mine, by_family)" in shown
     assert "use it: models:/tencost-graph-myriad-vpu@champion" in shown
+    main(["leaderboard", "--hardware", "myriad-vpu"])
+    assert capsys.readouterr().out == shown
 
 
 def test_an_onnx_file_is_answered(

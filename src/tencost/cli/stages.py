@@ -315,12 +315,12 @@ TUNE = StageGroup(
 )
 
 
-def _show_leaderboards(config: Config, root: Path, *, hardware: str = "") -> None:
+def _show_leaderboards(config: Config, root: Path, *, hardware: str | None = None) -> None:
     from tencost.evaluate.networks.report import print_boards
     from tencost.evaluate.report import print_leaderboards
     from tencost.register import registry_status
 
-    reports = root / config.paths.reports
+    reports, hardware = root / config.paths.reports, hardware or ""
     of_networks = print_boards(root, config.paths, hardware=hardware)
     of_programs = [path.parent.name for path in reports.glob("*/*/leaderboard.json")]
     if not of_networks or hardware in of_programs or (of_programs and not hardware):
