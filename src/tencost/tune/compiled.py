@@ -134,7 +134,6 @@ def run(
                 differences = [_difference(part, host, built, console) for part in parts]
             if buckets is not None:
                 buckets = _padding(buckets, parts, host, built, root, console)
-            seconds = _seconds(parts, host, built)
         tasks, tuned = sum(len(part.tasks) for part in parts), sum(part.tuned for part in parts)
         available = sum(part.available for part in parts)
         if tuned < available:
@@ -145,6 +144,8 @@ def run(
         used = next((part.folder.name for part in parts if part.programs is not None), "")
         origin = LibraryOrigin(str(database or used), tasks, tuned)
         write_library(library, parts[-1].network, hardware, built, origin, buckets)
+        if host is not None:  # last: who does not wait for it has the library
+            seconds = _seconds(parts, host, built)
     size_bytes = library.stat().st_size
     say(
         console,
