@@ -269,10 +269,9 @@ class NetworkConfig:
         one_of("network.source", self.source, NETWORK_SOURCES.names())
         within("network", self, batch="[1, inf)", size="[0, inf)", default_size="[0, inf)")
         within("network", self, seed="[0, inf)")
-        if any(size < 1 for size in self.buckets) or len(set(self.buckets)) < len(self.buckets):
-            raise ConfigError(
-                f"network.buckets: expected different sizes from 1 on, found {self.buckets}"
-            )
+        within("network", self, buckets="[1, inf)")
+        if len(set(self.buckets)) < len(self.buckets):
+            raise ConfigError(f"network.buckets: expected different sizes, found {self.buckets}")
         if not self.name:
             self.name = re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(self.path).stem).lstrip(".-")[:100]
         if self.name:
