@@ -114,6 +114,20 @@ def fold(model: Any) -> None:
     model.CopyFrom(folded)
 
 
+_MAX_FILLED = 1024
+"""Numbers that a ConstantOfShape may make and be folded: exported pads begin with one; large ones stay operators."""
+
+
 def _is_foldable(node: Any) -> bool | None:
-    """Say no to layers that ONNX's reference computes without their activations, clip and lengths."""
-    return False if node.op_type in ("LSTM", "GRU", "RNN") else None
+    """Say what is folded otherwise than by onnxscript's defaults, None: as they are.
+
+    Not layers that ONNX's reference computes without their activations, clip and lengths; and ConstantOfShape, which
+    the defaults leave, as what PyTorch pads with is sliced out of one.
+    """
+    if node.op_type in ("LSTM", "GRU", "RNN"):
+        return False
+    if node.op_type == "ConstantOfShape":
+        shape = node.inputs[0].const_value
+        if shape is not None and shape.numpy().prod() <= _MAX_FILLED:
+            return True
+    return None
