@@ -18,6 +18,7 @@ from torch import nn
 import tencost
 from tencost import cli
 from tencost.errors import ConfigError
+from tencost.tune.hosts import Deployed
 from tencost.tune.library import CompiledNetwork
 
 pytestmark = pytest.mark.tvm
@@ -108,7 +109,7 @@ def test_it_is_saved_with_its_sizes(fast: CompiledNetwork, folder: Path) -> None
     assert str(loaded.inputs[0]) == "float32 [n, 3, 16, 16]"
     described = json.loads((folder / "saved.json").read_text())["buckets"]
     assert described == {
-        "dimension": "batch", "sizes": [1, 4, 8], "inputs": [0], "outputs": [0], "padded": True,
+        "dimension": "batch", "sizes": [1, 4, 8], "inputs": [[0]], "outputs": [[0]], "padded": True,
     }  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def test_a_length_that_cannot_be_padded_is_run_as_it_is(
     nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=1)]
     path = write(folder / "lengths.onnx", nodes, {"x": [1, "T", 4]}, [1, "T", 4])
     fast = tencost.compile(path, overrides=["network.buckets=[8,32]"])
-    assert "network.size=4, padded, computes something else" in " ".join(
+    assert "network.size=4 cannot be padded (output y differs by" in " ".join(
         capsys.readouterr().err.split()
     )
     x = np.random.default_rng(0).normal(size=(1, 32, 4)).astype(np.float32)
@@ -161,6 +162,83 @@ def test_a_mask_lets_a_length_be_padded(folder: Path) -> None:
     np.testing.assert_allclose(fast(x, mask), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="one size n of all inputs, found x 20, mask 19"):
         fast(x, mask[:, :19])
+
+
+def test_one_size_holds_all_below_it(folder: Path) -> None:
+    path = write_images(folder / "single.onnx")
+    fast = tencost.compile(path, overrides=["network.buckets=[4]"])
+    for count in (1, 4):
+        expected = reference(path, x=images(count))
+        np.testing.assert_allclose(fast(images(count)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_output_may_be_longer_than_the_input(folder: Path) -> None:
+    """It cannot be padded, as nobody says which part of it is of the input; whole sizes are returned whole."""
+    nodes = [helper.make_node("Concat", ["x", "x"], ["y"], axis=1)]
+    path = write(folder / "doubled.onnx", nodes, {"x": [1, "T", 4]}, [1, "T2", 4])
+    fast = tencost.compile(path, overrides=["network.buckets=[8,32]"])
+    assert fast.buckets is not None
+    assert not fast.buckets.padded
+    for size in (8, 32):
+        x = np.random.default_rng(size).normal(size=(1, size, 4)).astype(np.float32)
+        np.testing.assert_array_equal(fast(x), reference(path, x=x))
+
+
+def test_a_mask_of_pairs_is_padded_along_both_axes(folder: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["mask", "x"], ["y"])]
+    inputs = {"mask": [1, "T", "T"], "x": [1, "T", 4]}
+    path = write(folder / "pairs.onnx", nodes, inputs, [1, "T", 4])
+    fast = tencost.compile(path, overrides=["network.buckets=[8,16]"])
+    rng = np.random.default_rng(0)
+    mask, x = (rng.normal(size=(1, 11, size)).astype(np.float32) for size in (11, 4))
+    expected = reference(path, mask=mask, x=x)
+    np.testing.assert_allclose(fast(mask, x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_size_at_which_the_file_does_not_run_is_no_reason_to_refuse(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A network whose length has to be a multiple of eight."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "parts"], ["r"]),
+        helper.make_node("Relu", ["r"], ["y"]),
+    ]
+    path = write(
+        folder / "eights.onnx", nodes, {"x": [1, "T"]}, [1, "P", 8], parts=np.array([1, -1, 8])
+    )
+    fast = tencost.compile(path, overrides=["network.buckets=[8,16]"])
+    assert "network.size=4 cannot be padded" in " ".join(capsys.readouterr().err.split())
+    x = np.random.default_rng(0).normal(size=(1, 16)).astype(np.float32)
+    np.testing.assert_array_equal(fast(x), reference(path, x=x))
+
+
+def test_programs_of_a_database_are_timed_under_the_tasks_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each size has programs of its own, and each is left out where the rule is faster in the network."""
+    path = write_images(folder / "tuned.onnx")
+    for batch in (1, 2):
+        words = [f"network.batch={batch}", "tuner.trials=4", "tuner.population=8"]
+        words += ["tuner.generations=1", "tuner.min_mflop=0.01", "model_uri=scratch"]
+        cli.main(["tune", "network=onnx", f"network.path={path}", "hardware=local", *words])
+    compared: list[set[str]] = []
+    seconds_by_function = Deployed.seconds_by_function
+
+    def seconds(self: Deployed) -> dict[str, float]:
+        by_function = seconds_by_function(self)
+        compared.append(set(by_function))
+        return by_function
+
+    monkeypatch.setattr(Deployed, "seconds_by_function", seconds)
+    monkeypatch.setattr("tencost.tune.compiled.better_than_rules", lambda database, *_: database)
+    library = folder / "tuned.so"
+    words = ["compile", "network=onnx", f"network.path={path}", "hardware=local"]
+    cli.main([*words, "network.buckets=[1,2]", "--to", str(library)])
+    assert compared
+    assert not any("_of_main" in name for names in compared for name in names)
+    np.testing.assert_allclose(
+        tencost.load(library)(images(2)), reference(path, x=images(2)), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_file_of_torch_export(folder: Path) -> None:

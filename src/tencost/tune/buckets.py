@@ -11,7 +11,7 @@ The functions of the sizes share a library and its weights, where their layouts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array, open_dimension
 from tencost.networks.network import Network
-from tencost.networks.source import NetworkSource, read_network, source_file
+from tencost.networks.source import Imported, NetworkSource, source_file
 from tencost.tune.deploy import output_agreement
 
 Run = Callable[[Network], Sequence[Array]]
-Axes = tuple[int | None, ...]
-"""Of each tensor, the axis along which its sizes differ; None: they do not."""
+Axes = tuple[tuple[int, ...], ...]
+"""Of each tensor, the axes along which its sizes differ: none, one, or two, as of a mask of all pairs of tokens."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,25 @@ class Buckets:
     padded: bool
 
     @classmethod
-    def of(cls, dimension: str, sizes: Sequence[int], networks: Sequence[Network]) -> Buckets:
-        """Return what networks of several sizes have in common; not yet padded."""
-        inputs, outputs = (
-            _axes([[array.shape for array in arrays] for arrays in each])
-            for each in (
-                [network.inputs.values() for network in networks],
-                [network.expected for network in networks],
-            )
+    def of(
+        cls,
+        dimension: str,
+        sizes: Sequence[int],
+        network: Network,
+        other: Network | Imported,
+    ) -> Buckets:
+        """Return the axes that a size decides; not yet padded.
+
+        Args:
+            dimension: see the attributes.
+            sizes: ascending.
+            network: of one of them.
+            other: the same of another size, whichever.
+        """
+        inputs = _axes(network.inputs.values(), other.inputs.values())
+        return cls(
+            dimension, tuple(sizes), inputs, _axes(network.expected, other.expected), padded=False
         )
-        return cls(dimension, tuple(sizes), inputs, outputs, padded=False)
 
     def described(self) -> dict[str, Any]:
         """Return it as a library's description has it."""
@@ -67,16 +76,15 @@ class Buckets:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Buckets:
         """Return what :meth:`described` gave; raises KeyError or TypeError for something else."""
-        sizes, inputs, outputs = (tuple(values[name]) for name in ("sizes", "inputs", "outputs"))
+        inputs, outputs = (tuple(map(tuple, values[name])) for name in ("inputs", "outputs"))
+        sizes = tuple(values["sizes"])
         return cls(str(values["dimension"]), sizes, inputs, outputs, bool(values["padded"]))
 
     @property
     def between(self) -> int | None:
         """A size that is none of these, though one of them holds it; None where there is none."""
-        for before, size in zip((0, *self.sizes), self.sizes, strict=False):
-            if size - before > 1:
-                return (before + size) // 2
-        return None
+        other = other_size(self.sizes)
+        return other if other < self.sizes[-1] else None
 
     def bucket(self, size: int) -> int | None:
         """Return the least compiled size that holds one; None where there is none."""
@@ -107,6 +115,14 @@ def dimension_of(config: NetworkConfig, root: Path) -> str:
     return open_dimension(config, source.declared(config, path))
 
 
+def other_size(buckets: Sequence[int]) -> int:
+    """Return the size that a library is tried with beside its own: between them, else one more than the largest."""
+    for before, size in zip((0, *buckets), buckets, strict=False):
+        if size - before > 1:
+            return (before + size) // 2
+    return buckets[-1] + 1
+
+
 def of_size(config: NetworkConfig, dimension: str, size: int) -> NetworkConfig:
     """Return the network's settings for one size."""
     if dimension == "batch":
@@ -114,30 +130,26 @@ def of_size(config: NetworkConfig, dimension: str, size: int) -> NetworkConfig:
     return replace(config, size=size)
 
 
-def try_padding(
-    buckets: Buckets, network: Network, config: NetworkConfig, run: Run, root: Path
-) -> str:
+def try_padding(buckets: Buckets, network: Network, smaller: Imported, run: Run) -> str:
     """Return why a call that is padded computes something else than the network's file; empty where it does not.
 
     Args:
         buckets: the sizes.
         network: of the least size that holds :attr:`Buckets.between`.
-        config: its settings.
+        smaller: the file's, of that size between.
         run: calls the library's function of a network with the network's inputs; all outputs.
-        root: the project's root.
     """
     between = buckets.between
     assert between is not None
     bucket = next(size for size in buckets.sizes if size > between)
-    smaller = read_network(of_size(config, buckets.dimension, between), root)
     named = zip(smaller.inputs.items(), buckets.inputs, strict=True)
-    inputs = {name: pad_array(array, axis, bucket) for (name, array), axis in named}
+    inputs = {name: pad_array(array, axes, bucket) for (name, array), axes in named}
     outputs = run(replace(network, inputs=inputs))
-    for name, output, axis, expected in zip(
+    for name, output, axes, expected in zip(
         network.outputs, outputs, buckets.outputs, smaller.expected, strict=True
     ):
         try:
-            agreement = output_agreement(front(output, axis, between), expected, network.tolerance)
+            agreement = output_agreement(front(output, axes, between), expected, network.tolerance)
         except TuneError as error:
             return f"output {name}: {error}"
         if agreement.differs:
@@ -145,32 +157,20 @@ def try_padding(
     return ""
 
 
-def pad_array(array: Array, axis: int | None, size: int) -> Array:
-    """Return an array with zeros behind it, up to a size of an axis."""
-    if axis is None or array.shape[axis] == size:
-        return array
-    behind = [(0, 0)] * array.ndim
-    behind[axis] = (0, size - array.shape[axis])
-    return np.pad(array, behind)
+def pad_array(array: Array, axes: Sequence[int], size: int) -> Array:
+    """Return an array with zeros behind it, up to a size of some axes."""
+    behind = [(0, size - count if axis in axes else 0) for axis, count in enumerate(array.shape)]
+    return np.pad(array, behind) if any(more for _, more in behind) else array
 
 
-def front(array: Any, axis: int | None, size: int) -> Any:
-    """Return the first values along an axis, of an array or tensor, without a copy."""
-    if axis is None or array.shape[axis] == size:
-        return array
-    return array[(slice(None),) * axis + (slice(size),)]
+def front(array: Any, axes: Sequence[int], size: int) -> Any:
+    """Return the first values along some axes, of an array or tensor, without a copy."""
+    return array[tuple(slice(size if axis in axes else None) for axis in range(array.ndim))]
 
 
-def _axes(shapes: Sequence[Sequence[tuple[int, ...]]]) -> Axes:
-    """Return for each tensor the axis that differs between sizes.
-
-    Args:
-        shapes: of the tensors, for each size.
-    """
-    axes: list[int | None] = []
-    for of_tensor in zip(*shapes, strict=True):
-        differing = [
-            axis for axis, sizes in enumerate(zip(*of_tensor, strict=True)) if len(set(sizes)) > 1
-        ]
-        axes.append(differing[0] if differing else None)
-    return tuple(axes)
+def _axes(arrays: Iterable[Array], others: Iterable[Array]) -> Axes:
+    """Return for each tensor the axes that differ between two sizes."""
+    return tuple(
+        tuple(axis for axis in range(one.ndim) if one.shape[axis] != other.shape[axis])
+        for one, other in zip(arrays, others, strict=True)
+    )

@@ -14,10 +14,17 @@ import tvm
 from rich.console import Console
 
 from tencost.config import Config, HardwareConfig, NetworkConfig
-from tencost.errors import HardwareError, TuneError
+from tencost.errors import HardwareError, TencostError, TuneError
 from tencost.networks.network import Network, NetworkTask, variant_name
-from tencost.networks.source import first_sentence
-from tencost.tune.buckets import Buckets, dimension_of, entry, of_size, try_padding
+from tencost.networks.source import first_sentence, read_network
+from tencost.tune.buckets import (
+    Buckets,
+    dimension_of,
+    entry,
+    of_size,
+    other_size,
+    try_padding,
+)
 from tencost.tune.deploy import (
     TVM_ERRORS,
     better_than_rules,
@@ -182,7 +189,13 @@ def _parts(
     parts = [_part(cfg, config, hardware, root, database, console) for config in configs]
     for size, part in zip(sizes, parts, strict=True):
         part.network = replace(part.network, entry=entry(size, sizes))
-    return parts, Buckets.of(dimension, sizes, [part.network for part in parts])
+    # One size does not show which axes it decides; another one does.
+    other = (
+        parts[1].network
+        if len(parts) > 1
+        else read_network(of_size(cfg.network, dimension, other_size(sizes)), root)
+    )
+    return parts, Buckets.of(dimension, sizes, parts[0].network, other)
 
 
 def _part(
@@ -253,15 +266,19 @@ def _padding(
     part = next(
         part for part, size in zip(parts, buckets.sizes, strict=True) if size > buckets.between
     )
-    reason = try_padding(
-        buckets, part.network, part.config, lambda network: host.outputs(built, network), root
-    )
+    try:
+        smaller = read_network(of_size(part.config, buckets.dimension, buckets.between), root)
+        reason = try_padding(
+            buckets, part.network, smaller, lambda network: host.outputs(built, network)
+        )
+    except TencostError as error:  # the file itself does not run at that size
+        reason = first_sentence(error)
     if reason:
         sizes = ", ".join(map(str, buckets.sizes))
         print_note(
             console,
-            f"network.{buckets.dimension}={buckets.between}, padded, computes something else ({reason}): the library "
-            f"runs the sizes {sizes} alone",
+            f"network.{buckets.dimension}={buckets.between} cannot be padded ({reason}): the library runs the sizes "
+            f"{sizes} alone",
         )
     return replace(buckets, padded=not reason)
 

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,7 @@ def faster_in_network(
     is_here = target.get("kind") == "llvm" and hardware.runner is RunnerKind.local
     if not is_here or not tuned:
         return database
+    network = replace(network, entry="main")  # alone, so that functions have the tasks' names
     networks = [
         Deployed(compile_network(network, target, programs, by_rule=True), network)
         for programs in (database, None)

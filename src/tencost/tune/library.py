@@ -66,10 +66,10 @@ class TensorSignature:
         return f"{self.dtype} [{', '.join(map(str, self.shape))}]"
 
     @classmethod
-    def of(cls, described: Mapping[str, Any], axis: int | None) -> TensorSignature:
-        """Return what a library's description says of a tensor whose size of an axis is chosen by its buckets."""
+    def of(cls, described: Mapping[str, Any], axes: Sequence[int]) -> TensorSignature:
+        """Return what a library's description says of a tensor, some of whose axes have a size of its buckets."""
         shape = [int(size) for size in described["shape"]]
-        sizes = (size if index != axis else "n" for index, size in enumerate(shape))
+        sizes = ("n" if axis in axes else size for axis, size in enumerate(shape))
         return cls(str(described["name"]), tuple(sizes), np.dtype(described["dtype"]).name)
 
 
@@ -150,10 +150,11 @@ class CompiledNetwork:
             outputs = tuple(map(np.from_dlpack, results))
         if self.buckets is not None:
             size = self._size(values)
-            outputs = tuple(
-                front(output, axis, size)
-                for output, axis in zip(outputs, self.buckets.outputs, strict=True)
-            )
+            if size not in self.buckets.sizes:  # padded
+                outputs = tuple(
+                    front(output, axes, size)
+                    for output, axes in zip(outputs, self.buckets.outputs, strict=True)
+                )
         return outputs[0] if len(outputs) == 1 else outputs
 
     def save(self, to: str | Path) -> Path:
@@ -230,23 +231,23 @@ class CompiledNetwork:
                 )
             function = entry(bucket, self.buckets.sizes)
             arrays = [
-                pad_array(array, axis, bucket)
-                for array, axis in zip(arrays, self.buckets.inputs, strict=True)
+                pad_array(array, axes, bucket)
+                for array, axes in zip(arrays, self.buckets.inputs, strict=True)
             ]
         return self._machine()[function](*map(runtime_tensor, arrays))
 
     def _size(self, arrays: Sequence[Array]) -> int:
         """Return the size of the inputs along the axes that the buckets are of."""
         assert self.buckets is not None
-        sizes = {
-            signature.name: array.shape[axis]
-            for signature, array, axis in zip(self.inputs, arrays, self.buckets.inputs, strict=True)
-            if axis is not None
-        }
-        if len(set(sizes.values())) != 1:
-            listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        sizes = [
+            (signature.name, array.shape[axis])
+            for signature, array, axes in zip(self.inputs, arrays, self.buckets.inputs, strict=True)
+            for axis in axes
+        ]
+        if len({size for _, size in sizes}) != 1:
+            listed = ", ".join(f"{name} {size}" for name, size in sizes)
             raise ValueError(f"{self.path.name}: expected one size n of all inputs, found {listed}")
-        return next(iter(sizes.values()))
+        return sizes[0][1]
 
     def _array(self, signature: TensorSignature, arguments: dict[str, Any]) -> Array:
         """Return an argument as an array, once it is the input that is expected."""
@@ -398,13 +399,14 @@ def _signatures(
         buckets = Buckets.read(description["buckets"]) if "buckets" in description else None
         tensors = [description[which] for which in ("inputs", "outputs")]
         axes = (
-            [(None,) * len(each) for each in tensors]
+            [((),) * len(each) for each in tensors]
             if buckets is None
             else [buckets.inputs, buckets.outputs]
         )
         inputs, outputs = (
             tuple(
-                TensorSignature.of(tensor, axis) for tensor, axis in zip(each, of_each, strict=True)
+                TensorSignature.of(tensor, axes_of_tensor)
+                for tensor, axes_of_tensor in zip(each, of_each, strict=True)
             )
             for each, of_each in zip(tensors, axes, strict=True)
         )
