@@ -27,6 +27,7 @@ from tencost import signals
 from tencost.config import TunerConfig
 from tencost.errors import TencostError
 from tencost.networks.network import NetworkTask
+from tencost.programs.codegen.overlap import arguments_of
 from tencost.programs.codegen.refit import Refitter
 from tencost.programs.codegen.rules import leave, scheduled
 from tencost.programs.codegen.spaces import search_space
@@ -346,7 +347,7 @@ class TuningSession:
         limit_s: float | None = None,
         target: dict[str, Any] | None = None,
     ) -> Timing:
-        args = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)
+        args = arguments_of(mod)
         arguments = [arg_json(arg) for arg in args]
         with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as scratch:
             module = Path(scratch) / "module.json"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
-from tvm.s_tir import meta_schedule as ms
 
 from tencost.config import HardwareConfig, RunnerKind
 from tencost.errors import TuneError
 from tencost.measure.run import cpus_of
 from tencost.networks.network import Network, NetworkTask
+from tencost.programs.codegen.overlap import arguments_of
 from tencost.programs.codegen.rules import leave, scheduled
 from tencost.tune.deploy import (
     OutputAgreement,
@@ -192,7 +192,7 @@ class TaskProgram:
         drawn = draw_arguments(facts)
         fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")
         self._tensors = []
-        for place, arg in enumerate(ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=True)):
+        for place, arg in enumerate(arguments_of(mod)):
             _, dtype, shape = arg_json(arg)
             tensor = tvm.runtime.empty(shape=tuple(shape), dtype=dtype)
             if place in facts.indices:  # random integers would be an index out of range

@@ -48,6 +48,7 @@ import psutil
 
 from tencost.errors import HardwareError, UntrustedError
 from tencost.programs.codegen import vector_math
+from tencost.programs.codegen.overlap import without_layout_blocks
 from tencost.workers.evaluator import (
     MeasureOptions,
     adaptive_times,
@@ -336,37 +337,14 @@ def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
     if target.get("kind") == "llvm":
         vector_math.register_vector_math()
     if not whole:
-        module = _without_layout_blocks(module)
+        module = without_layout_blocks(module)
     return tvm.compile(module, target=tvm.target.Target(target))
-
-
-def _without_layout_blocks(module: Any) -> Any:
-    from tvm import ir, tirx
-    from tvm.s_tir import SBlock
-    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
-    from tvm_ffi import structural_map
-
-    def plain(block: Any) -> Any:
-        # TVM leaves out blocks that read at their own axes only; overlapping tiles repeat some weights.
-        if "meta_schedule.layout_rewrite_preproc" not in block.annotations:
-            return block
-        names = [iteration.var for iteration in block.iter_vars]
-        return structural_map(
-            block, (ir.TensorLoad, lambda load: tirx.BufferLoad(load.source, names))
-        )
-
-    functions = {
-        name: structural_map(function, (SBlock, plain))
-        for name, function in module.functions.items()
-    }
-    module = ir.IRModule(functions, attrs=module.attrs)
-    return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
 
 
 def _has_left_out(module: Any) -> bool:
     from tvm_ffi import structural_equal
 
-    return not structural_equal(module, _without_layout_blocks(module))
+    return not structural_equal(module, without_layout_blocks(module))
 
 
 def _call(function: Any, inputs: Sequence[Any], target_kind: str) -> list[Any]:

@@ -268,3 +268,40 @@ def _replaced(node: Any, by_name: Mapping[Any, Any]) -> Any:
     from tvm_ffi import structural_map
 
     return structural_map(node, (ir.Var, lambda name: by_name.get(name, name)))
+
+
+def without_layout_blocks(module: Any) -> Any:
+    """Return a scheduled module without the blocks that reorder weights, which then computes nonsense at equal speed.
+
+    TVM's own pass, that of ``ArgInfo.from_entry_func(remove_preproc=True)`` too, refuses weights that tiles repeat.
+    """
+    from tvm import ir, tirx
+    from tvm.s_tir import SBlock
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+    from tvm_ffi import structural_map
+
+    def plain(block: Any) -> Any:
+        # TVM leaves out blocks that read at their own axes only; overlapping tiles repeat some weights.
+        if "meta_schedule.layout_rewrite_preproc" not in block.annotations:
+            return block
+        names = [iteration.var for iteration in block.iter_vars]
+        return structural_map(
+            block, (ir.TensorLoad, lambda load: tirx.BufferLoad(load.source, names))
+        )
+
+    functions = {
+        name: structural_map(function, (SBlock, plain))
+        for name, function in module.functions.items()
+    }
+    module = ir.IRModule(functions, attrs=module.attrs)
+    return RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+
+
+def arguments_of(module: Any) -> list[Any]:
+    """Return MetaSchedule's ArgInfo of a module's ``main``, as a program of the search or by rule."""
+    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+
+    arguments: list[Any] = ArgInfo.from_entry_func(
+        without_layout_blocks(module), remove_preproc=False
+    )
+    return arguments
