@@ -167,8 +167,16 @@ def _inline(schedule: Any) -> None:
     for block in nests_of(schedule):
         writers = schedule.get_producers(block)
         chain = len(writers) == 1 and set(kinds_of(schedule, block)) == {"S"}
-        if chain and "R" not in kinds_of(schedule, writers[0]):
+        if chain and "R" not in kinds_of(schedule, writers[0]) and _reads_all(schedule, block):
             tried(schedule.reverse_compute_inline, block)
+
+
+def _reads_all(schedule: Any, block: Any) -> bool:
+    """Say whether each value of a nest needs one of the nest before it: not so those of a padding or concatenation.
+
+    TVM's reverse_compute_inline does not ask: where a choice takes some values from elsewhere, it leaves them unwritten.
+    """
+    return not called(schedule.get(block).body) & CHOICES
 
 
 def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
