@@ -174,7 +174,7 @@ def _inline(schedule: Any) -> None:
 def _reads_all(schedule: Any, block: Any) -> bool:
     """Say whether each value of a nest needs one of the nest before it: not so those of a padding or concatenation.
 
-    TVM's reverse_compute_inline does not ask: where a choice takes some values from elsewhere, it leaves them unwritten.
+    TVM's reverse_compute_inline does not ask: values that a choice takes from elsewhere are left unwritten.
     """
     return not called(schedule.get(block).body) & CHOICES
 
