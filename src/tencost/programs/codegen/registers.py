@@ -115,7 +115,6 @@ def by_rule(mod: Any, target: Any) -> Any:
 
 def _overlapping(mod: Any, target: Any) -> Any:
     """Return the scheduled module of a product in tiles that overlap; None where others are as good."""
-    from tvm import IRModule
     from tvm.s_tir import Schedule
     from tvm.target import Target
 
@@ -128,25 +127,81 @@ def _overlapping(mod: Any, target: Any) -> Any:
         return None
     product, tile = chosen
     cores = int(Target(target).attrs.get("num-cores", 1))
+    wide = widened_product(product, tile)
+    is_outside = not wide.apart and columns_outside(wide)
+    decisions = decisions_of(wide, tile, is_outside, 1, cores, False)
+    return schedule_overlapping(mod, vectors, product, tile, decisions, cores)
+
+
+def schedule_overlapping(
+    mod: Any,
+    vectors: Vectors,
+    product: Product,
+    tile: tuple[int, tuple[int, ...]],
+    decisions: Decisions,
+    cores: int,
+) -> Any:
+    """Return the scheduled module of a product in tiles that overlap; None where that cannot be done.
+
+    Args:
+        mod: IRModule with one function "main", unscheduled.
+        vectors: of the target.
+        product: of `mod`, with the lanes of its vectors.
+        tile: vectors, rows of each axis; they need not divide the product's.
+        decisions: of the product that :func:`widened_product` returns.
+        cores: among which the outer axes are divided.
+    """
+    from tvm import IRModule
+    from tvm.s_tir import Schedule
+
     scheduled: list[Any] = []
 
     def schedule_widened() -> None:
-        axes = _widened_axes(product, *tile)
-        wide = widened(mod["main"], product.block, axes)
+        wide = widened(mod["main"], product.block, _widened_axes(product, *tile))
         schedule = Schedule(
             IRModule({"main": wide.function}), debug_mask=0, error_render_level="none"
         )
         again = product_of(schedule, vectors)
         if again is None:
             raise ValueError("the widened product is none")
-        again = replace(again, lanes=product.lanes)
         # Operands are padded as a whole: a part for each tile would not be where the narrowed tile is.
-        is_outside = not again.apart and columns_outside(again)
-        _tile(schedule, again, decisions_of(again, tile, is_outside, 1, cores, False), cores, False)
+        _tile(schedule, replace(again, lanes=product.lanes), decisions, cores, False)
         _finish(schedule)
         scheduled.append(IRModule({"main": wide.narrowed(schedule.mod["main"])}))
 
     return scheduled[0] if tried(schedule_widened) else None
+
+
+def schedule_dividing(
+    mod: Any, product: Product, decisions: Decisions, cores: int, near: bool
+) -> Any:
+    """Return the scheduled module of a product in tiles that divide it; None where that cannot be done.
+
+    Args:
+        mod: IRModule with one function "main", unscheduled.
+        product: of `mod`, with its padding and the lanes of its vectors.
+        decisions: of the product.
+        cores: among which the outer axes are divided.
+        near: operands are padded tile by tile.
+    """
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(mod, debug_mask=0, error_render_level="none")
+    fits = tried(_tile, schedule, product, decisions, cores, near) and tried(_finish, schedule)
+    return schedule.mod if fits else None
+
+
+def widened_product(product: Product, tile: tuple[int, tuple[int, ...]]) -> Product:
+    """Return a product with the extents that overlapping tiles are scheduled with: multiples of the tile's."""
+    extents = list(product.extents)
+    for place, axis in _widened_axes(product, *tile).items():
+        extents[place] = axis.widened
+    whole = product.group == product.extents[product.column]
+    return replace(
+        product,
+        extents=tuple(extents),
+        group=extents[product.column] if whole else product.group,
+    )
 
 
 def _widened_axes(product: Product, vectors: int, rows: Sequence[int]) -> dict[int, Axis]:

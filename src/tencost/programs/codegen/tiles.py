@@ -49,7 +49,7 @@ def padded(mod: Any, product: Product, vectors: Vectors) -> Product | None:
     best, least = (product, least_cycles(product, vectors)) if product.lanes else (None, WITHOUT)
     columns = (1,) if product.lanes == vectors.lanes else (1, vectors.lanes)
     for tile in itertools.product(columns, (1, *PADDED_ROWS) if product.rows else (1,)):
-        candidate = _padded(mod, product, vectors, *tile)
+        candidate = padded_as(mod, product, vectors, *tile)
         if candidate is None:
             continue
         cycles = least_cycles(candidate, vectors)
@@ -66,7 +66,7 @@ def padded(mod: Any, product: Product, vectors: Vectors) -> Product | None:
 
 def least_cycles(product: Product, vectors: Vectors) -> float:
     """Return cycles of the product's best tile, for a vector of sums."""
-    return min(cycles for _, cycles, *_ in _tiles(product, vectors))
+    return min(cycles for _, cycles, *_ in tiles_of(product, vectors))
 
 
 def overlapping(
@@ -91,13 +91,13 @@ def overlapping(
     for candidate in candidates:
         if candidate is None or candidate.group < candidate.lanes:
             continue
-        _, cycles, *_, tile = min(_tiles(candidate, vectors, overlapping=True))
+        _, cycles, *_, tile = min(tiles_of(candidate, vectors, overlapping=True))
         if cycles < share * least:
             best, least, share = (candidate, tile), cycles, 1.0
     return best
 
 
-def _padded(
+def padded_as(
     mod: Any, product: Product, vectors: Vectors, columns: int, rows: int
 ) -> Product | None:
     """Return the product with columns and last rows padded to multiples; None where that changes nothing, or fails."""
@@ -131,7 +131,7 @@ def product_seeds(
         cores: among which the outer axes are divided.
         near: operands are padded tile by tile (a band of rows), not as a whole.
     """
-    ranked = sorted(_tiles(product, vectors))[: SEEDS // 2]
+    ranked = sorted(tiles_of(product, vectors))[: SEEDS // 2]
     outside = near if product.apart else columns_outside(product)
     first, second = outside, not outside
     plans = [(tile, first, 1) for *_, tile in ranked[:1]]
@@ -147,7 +147,7 @@ def product_seeds(
             yield decisions
 
 
-def _tiles(
+def tiles_of(
     product: Product, vectors: Vectors, *, overlapping: bool = False
 ) -> Iterator[tuple[int, float, int, int, tuple[int, tuple[int, ...]]]]:
     """Yield every tile that the registers hold: four numbers to sort by, then (vectors, rows of each axis).

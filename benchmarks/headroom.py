@@ -1,0 +1,221 @@
+"""What there is to choose: the best of many programs of a product over the one that the rule takes, by operator class.
+
+    taskset -c 0 python benchmarks/headroom.py --files dinov2 yolov8_like ... [--work FOLDER] [--tasks 4]
+                                               [--count 256] [--to FOLDER] [--report]
+
+Of each file of files.py's work folder it takes the products that take longest by rule, compiled as the default compiles
+them, and times the rule's program and its candidates (`tencost.programs.codegen.candidates`), each alone, its data in the
+caches, on one core. The rule's program and the four that were fastest are then timed again, in turn: a best that was
+luck does not stay one. The ratio of a task is that of these second times.
+
+Results: a file a task (JSON lines: the task, then a candidate a line) in --to, which is also what a model of candidates
+is trained on; what has a file is not timed again. --report prints the table by operator class and times nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from network_processes import ROOT
+
+from tencost.config import GraphChoice, NetworkConfig
+from tencost.networks.network import load_network
+from tencost.programs.codegen.candidates import Candidate, candidates, schedule_candidate
+from tencost.programs.codegen.overlap import without_layout_blocks
+from tencost.programs.codegen.products import Product, product_of, vectors_of
+from tencost.programs.codegen.rules import leave
+from tencost.programs.codegen.vector_math import register_vector_math
+from tencost.programs.trace.intrinsics import register_cpu_intrinsics
+from tencost.workers.evaluator import local_timer
+from tencost.workers.hardware import detect_host
+
+RESULTS = ROOT / "benchmarks" / "results" / "headroom"
+FINALISTS = 4
+ROUNDS = 9
+Row = dict[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--files", nargs="*", default=[])
+    parser.add_argument("--work", type=Path, default=ROOT / "tuned" / "files-benchmark")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--tasks", type=int, default=4, help="products of a file, at most")
+    parser.add_argument("--count", type=int, default=256, help="candidates of a product")
+    parser.add_argument("--to", type=Path, default=RESULTS)
+    parser.add_argument("--report", action="store_true")
+    options = parser.parse_args()
+    register_cpu_intrinsics()
+    register_vector_math()
+    os.environ["TVM_NUM_THREADS"] = "1"
+    target = detect_host().target
+    options.to.mkdir(parents=True, exist_ok=True)
+    for file in [] if options.report else options.files:
+        path = options.work / f"{file}-b{options.batch}" / "model.onnx"
+        for task, function in slowest_products(path, target, options.tasks):
+            result = options.to / f"{file}-b{options.batch}-{task[:8]}.jsonl"
+            if result.exists():
+                continue
+            started = time.monotonic()
+            rows = timed(function, target, options.count)
+            about = {"file": file, "batch": options.batch, "task": task, "target": target}
+            about |= {"seconds": round(time.monotonic() - started), **described(function, target)}
+            lines = [json.dumps(row) for row in (about, *rows)]
+            result.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            print(summary(about, rows), flush=True)
+    print(report(options.to))
+    return 0
+
+
+def slowest_products(
+    path: Path, target: dict[str, Any], count: int
+) -> Iterator[tuple[str, tvm.IRModule]]:
+    """Yield the products of a file that take longest by rule, each with an id; equal ones once."""
+    config = NetworkConfig(
+        name=path.parent.name, source="onnx", path=str(path), graph=GraphChoice.auto
+    )
+    mod = load_network(config, Path("/")).deployable(target)
+    vectors = vectors_of(target)
+    by_id: dict[str, tuple[float, tvm.IRModule]] = {}
+    for function in mod.functions.values():
+        if not isinstance(function, tvm.tirx.PrimFunc):
+            continue
+        module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+        product = product_of(tvm.s_tir.Schedule(module, debug_mask=0), vectors)
+        if product is None:
+            continue
+        task = sha256(str(module).encode()).hexdigest()
+        if task not in by_id:
+            first = candidates(module, target, 1)
+            seconds = median_s(module, first[0], target) if first else None
+            if seconds is not None:
+                by_id[task] = seconds, module
+    ranked = sorted(by_id.items(), key=lambda item: -item[1][0])
+    yield from ((task, module) for task, (_, module) in ranked[:count])
+
+
+def timed(mod: tvm.IRModule, target: dict[str, Any], count: int) -> list[Row]:
+    """Return a row a candidate that ran, the rule's first, with its seconds and, of finalists, the second ones."""
+    rows, runs = [], []
+    for candidate in candidates(mod, target, count):
+        run = runner(mod, candidate, target)
+        if run is not None:
+            rows.append(row_of(candidate) | {"seconds": min(run() for _ in range(3))})
+            runs.append(run)
+    ranked = sorted(range(1, len(rows)), key=lambda place: rows[place]["seconds"])
+    again: dict[int, list[float]] = {place: [] for place in (0, *ranked[:FINALISTS])}
+    for _ in range(ROUNDS):
+        for place, seconds in again.items():
+            seconds.append(runs[place]())
+    for place, seconds in again.items():
+        rows[place]["again"] = statistics.median(seconds)
+    return rows
+
+
+def median_s(mod: tvm.IRModule, candidate: Candidate, target: dict[str, Any]) -> float | None:
+    run = runner(mod, candidate, target)
+    return None if run is None else statistics.median(run() for _ in range(3))
+
+
+def runner(mod: tvm.IRModule, candidate: Candidate, target: dict[str, Any]) -> Any:
+    """Return a function that times a candidate and returns seconds; None where it cannot be made."""
+    scheduled = schedule_candidate(mod, target, candidate)
+    if scheduled is None:
+        return None
+    scheduled = without_layout_blocks(scheduled)
+    try:
+        built = tvm.compile(scheduled, target=tvm.target.Target(leave(scheduled, target)))
+    except (RuntimeError, ValueError, TypeError):
+        return None
+    rng = np.random.default_rng(0)
+    tensors = []
+    for parameter in scheduled["main"].params:
+        shape = [int(size) for size in parameter.ty.shape]
+        values = rng.standard_normal(shape).astype(str(parameter.ty.dtype))
+        tensors.append(tvm.runtime.tensor(values))
+    timer = local_timer(built.jit(), tensors, tvm.cpu(), flush=False, alone=True)
+    timer(1, 1, 0)
+    return lambda: timer(1, 1, 2)[0]
+
+
+def row_of(candidate: Candidate) -> Row:
+    product = candidate.product
+    return {
+        "lanes": product.lanes,
+        "padding": product.padding,
+        "tile": candidate.tile,
+        "decisions": candidate.decisions,
+        "overlaps": candidate.overlaps,
+        "near": candidate.near,
+        "cycles": candidate.cycles,
+    }
+
+
+def described(mod: tvm.IRModule, target: dict[str, Any]) -> Row:
+    """Return what a task is: its class and its product's axes."""
+    product = product_of(tvm.s_tir.Schedule(mod, debug_mask=0), vectors_of(target))
+    assert product is not None
+    facts = asdict(product) | {
+        "operands": [[sorted(axes), size] for axes, size in product.operands]
+    }
+    return {"class": operator_class(product), "product": facts}
+
+
+def operator_class(product: Product) -> str:
+    taps = math.prod(product.extents[axis] for axis in product.sums[:-1])
+    rows = math.prod(product.extents[axis] for axis in (*product.rows, *product.batch))
+    if product.apart:
+        return "depthwise convolution"
+    if product.group != product.extents[product.column]:
+        return "convolution in groups"
+    if len(product.sums) > 1:
+        return "convolution" if taps > 1 else "convolution of one tap"
+    return "matrix product of a few rows" if rows <= 16 else "matrix product"
+
+
+def summary(about: Row, rows: list[Row]) -> str:
+    best = min(rows[1:], key=lambda row: row.get("again", math.inf))
+    ratio = best["again"] / rows[0]["again"]
+    return (
+        f"{about['file']} {about['class']} {about['product']['extents']}: {1e3 * rows[0]['again']:.3f} ms by rule, "
+        f"best of {len(rows)} {ratio:.3f} of it ({about['seconds']} s): {best['lanes']} lanes, tile {best['tile']}, "
+        f"{best['decisions']}{' overlapping' if best['overlaps'] else ''}; rule {rows[0]['tile']}, {rows[0]['decisions']}"
+    )
+
+
+def report(folder: Path) -> str:
+    """Return the table by operator class."""
+    ratios = defaultdict(list)
+    for path in sorted(folder.glob("*.jsonl")):
+        about, *rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        best = min(row["again"] for row in rows[1:] if "again" in row)
+        ratios[about["class"]].append(min(1.0, best / rows[0]["again"]))
+    lines = [
+        "| operator class | tasks | best of candidates over rule | least | most |",
+        "|---|---|---|---|---|",
+    ]
+    for name, values in sorted(ratios.items()):
+        lines.append(
+            f"| {name} | {len(values)} | {statistics.geometric_mean(values):.3f} | {min(values):.3f} | {max(values):.3f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
