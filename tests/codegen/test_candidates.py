@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_registers import PRODUCTS, call, drawn, fused, task_of
 from tvm import relax
 from tvm_ffi import structural_equal
 
 from tencost.programs.codegen import candidates as space
-from tencost.programs.codegen import registers, vector_math
-from test_registers import PRODUCTS, call, drawn, fused, task_of
+from tencost.programs.codegen import vector_math
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3"}
@@ -26,7 +26,7 @@ def workload(name: str) -> Any:
 def test_the_first_is_the_rule_s(name: str, cores: int) -> None:
     target = TARGET | {"num-cores": cores}
     task = workload(name)
-    by_rule = registers.by_rule(task, target)
+    by_rule = space.by_rule(task, target)
     (first,) = space.candidates(task, target, 1)
     scheduled = space.schedule_candidate(task, target, first)
     assert structural_equal(scheduled["main"], by_rule["main"])
@@ -38,10 +38,12 @@ def test_every_candidate_computes_the_same(name: str) -> None:
     task = workload(name)
     several = space.candidates(task, TARGET, 400)
     keys = {(one.product, one.decisions, one.overlaps, one.near) for one in several}
-    assert len(keys) == len(several) > 8
+    assert len(keys) == len(several) > 4
     arrays = drawn(PRODUCTS[name][0])
     shape = tuple(int(size) for size in task["main"].params[-1].ty.shape)
-    modules = [space.schedule_candidate(task, TARGET, one) for one in several[:: len(several) // 4]]
+    modules = [
+        space.schedule_candidate(task, TARGET, one) for one in several[:: max(1, len(several) // 4)]
+    ]
     outputs = [call(module, arrays, shape, TARGET) for module in modules if module is not None]
     expected = call(task, arrays, shape, TARGET)
     assert len(outputs) > 2

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from tencost.networks.rewriting import with_free_weights
-from tencost.programs.codegen import registers, vector_math
+from tencost.programs.codegen import candidates, registers, vector_math
 from tencost.programs.codegen.overlap import Axis, widened
 from tencost.workers.worker import build
 
@@ -91,7 +91,7 @@ def test_it_computes_the_same(name: str, cores: int, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     shape = tuple(int(size) for size in mod["main"].params[-1].ty.shape)
-    scheduled = registers.by_rule(mod, TARGET | {"num-cores": cores})
+    scheduled = candidates.by_rule(mod, TARGET | {"num-cores": cores})
     assert "T.min(" in scheduled.script()
     assert ("T.parallel(" in scheduled.script()) == (cores > 1)
     np.testing.assert_allclose(
@@ -103,7 +103,7 @@ def test_it_computes_the_same(name: str, cores: int, monkeypatch: pytest.MonkeyP
 def test_even_rows_and_columns_have_tiles_that_divide() -> None:
     x, w = te.placeholder((24, 32), name="x"), te.placeholder((32, 64), name="w")
     mod = tvm.IRModule({"main": te.create_prim_func([x, w, topi.matmul(x, w)])})
-    assert "T.min(" not in registers.by_rule(mod, TARGET).script()
+    assert "T.min(" not in candidates.by_rule(mod, TARGET).script()
 
 
 def test_values_at_other_places_than_their_own_are_refused() -> None:

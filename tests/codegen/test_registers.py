@@ -15,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tencost.features.kinds.tiles import TILE_COLUMNS, tile_row
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
-from tencost.programs.codegen import products, registers, tiles, vector_math
+from tencost.programs.codegen import candidates, products, registers, tiles, vector_math
 from tencost.programs.codegen.products import Vectors
 from tencost.programs.codegen.refit import apply_decisions, plain_values, sketch
 from tencost.programs.codegen.registers import Design
@@ -188,10 +188,10 @@ def test_weights_of_their_own_order_are_laid_out_tile_by_tile() -> None:
     mod = with_free_weights(fused(shapes, op.matmul))
     task = task_of(mod)
     assert dict(task["main"].attrs)["layout_free_buffers"]
-    scheduled = registers.by_rule(task, TARGET)
+    scheduled = candidates.by_rule(task, TARGET)
     assert "layout_rewrite_preproc" in scheduled.script()
     (name,) = [one for one in mod.functions if isinstance(mod[one], tirx.PrimFunc)]
-    mod[name] = registers.by_rule(tvm.IRModule({"main": mod[name]}), TARGET)["main"]
+    mod[name] = candidates.by_rule(tvm.IRModule({"main": mod[name]}), TARGET)["main"]
     packed = with_packed_weights(mod)
     built = tvm.compile(packed, target=tvm.target.Target(TARGET))
     arrays = drawn(shapes)
@@ -225,7 +225,7 @@ NONE: dict[str, tuple[Shapes, Body]] = {
 def test_no_space_where_no_tile_fits(name: str) -> None:
     task = task_of(fused(*NONE[name]))
     assert registers.designs(task, TARGET) == []
-    assert registers.by_rule(task, TARGET) is None
+    assert candidates.by_rule(task, TARGET) is None
 
 
 def test_no_space_where_columns_are_not_beside_each_other() -> None:
@@ -355,9 +355,9 @@ def test_a_dear_epilogue_leaves_registers_for_its_numbers() -> None:
 def test_cores_divide_the_outer_axes() -> None:
     task = task_of(fused([(128, 64), (64, 128)], op.matmul))
     small = task_of(fused([(8, 16), (16, 32)], op.matmul))
-    assert "parallel" not in registers.by_rule(small, TARGET | {"num-cores": 4}).script()
-    assert "parallel" in registers.by_rule(task, TARGET | {"num-cores": 4}).script()
-    assert "parallel" not in registers.by_rule(task, TARGET).script()
+    assert "parallel" not in candidates.by_rule(small, TARGET | {"num-cores": 4}).script()
+    assert "parallel" in candidates.by_rule(task, TARGET | {"num-cores": 4}).script()
+    assert "parallel" not in candidates.by_rule(task, TARGET).script()
 
 
 def test_what_is_worth_measuring_first() -> None:

@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from relax_networks import lowered as network
 from relax_networks import run
-from tencost.programs.codegen import registers, rules, vector_math
+from tencost.programs.codegen import rules, vector_math
 
 pytestmark = pytest.mark.tvm
 op = relax.op
@@ -34,7 +34,9 @@ def shifted_back(x: Any) -> Any:
     for axis in (0, 1):
         ends = op.strided_slice(x, [axis], [18], [21]), op.strided_slice(x, [axis], [0], [18])
         x = op.concat(ends, axis=axis)
-    return op.reshape(op.strided_slice(op.strided_slice(x, [0], [0], [16]), [1], [0], [16]), (1, 256, 16))
+    return op.reshape(
+        op.strided_slice(op.strided_slice(x, [0], [0], [16]), [1], [0], [16]), (1, 256, 16)
+    )
 
 
 OPERATORS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
@@ -218,7 +220,7 @@ def test_a_sum_over_everything_is_not_computed_for_each_row() -> None:
 
 
 def test_a_convolution_in_groups_walks_along_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registers, "by_rule", lambda *_: None)
+    monkeypatch.setattr(rules, "by_rule", lambda *_: None)
     (function,) = functions(
         network([(1, 12, 41), (12, 3, 1)], lambda x, w: op.nn.conv1d(x, w, groups=4))
     )
@@ -229,7 +231,7 @@ def test_a_convolution_in_groups_walks_along_pixels(monkeypatch: pytest.MonkeyPa
 
 def test_a_product_walks_along_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Innermost lies what lies together in memory: 30 times faster than the order that TVM lowers it in."""
-    monkeypatch.setattr(registers, "by_rule", lambda *_: None)
+    monkeypatch.setattr(rules, "by_rule", lambda *_: None)
     (function,) = functions(network([(17, 64), (64, 47)], op.matmul))
     before, after = function.script(), rules.scheduled(function, TARGET).script()
     assert before.index("SSR") > 0

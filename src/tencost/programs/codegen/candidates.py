@@ -17,19 +17,24 @@ from typing import Any
 import numpy as np
 
 from tencost.programs.codegen import registers
-from tencost.programs.codegen.products import Product, Vectors, product_of, vectors_of
+from tencost.programs.codegen.products import Product, Vectors, filled, product_of, vectors_of
 from tencost.programs.codegen.tiles import (
-    MAX_UNROLLED,
     PADDED_ROWS,
+    WITHOUT,
+    WORTH_OVERLAPPING,
+    WORTH_PADDING,
     Decisions,
-    columns_outside,
+    copying,
+    cycles_of,
     decisions_of,
-    overlapping,
-    padded,
+    order_of,
     padded_as,
     tiles_of,
+    unrolled_of,
 )
 
+ATTEMPTS = 4
+"""Candidates that the rule tries to schedule before it gives a product up."""
 NEAR_BEST = 2.0
 """Tiles are candidates up to this multiple of the best one's cycles, as :mod:`~.tiles` counts them."""
 
@@ -67,27 +72,56 @@ def candidates(mod: Any, target: Any, count: int, seed: int = 0) -> list[Candida
     Returns:
         At most `count`; none where the workload is no product.
     """
+    first = next(iter(ranked(mod, target)), None)
+    if first is None:
+        return []
+    every = {_key(each): each for each in ranked(mod, target, every=True)}
+    every.pop(_key(first), None)
+    others = list(every.values())
+    best = others[: (count - 1) // 2]
+    rest = others[len(best) :]
+    drawn = np.random.default_rng(seed).permutation(len(rest))[: count - 1 - len(best)]
+    return [first, *best, *(rest[place] for place in sorted(drawn))]
+
+
+def by_rule(mod: Any, target: Any) -> Any:
+    """Return a workload as the rule schedules it, with nothing measured; None where no tile fits.
+
+    Args:
+        mod: IRModule with one function "main", unscheduled.
+        target: TVM target or its dictionary.
+    """
+    for candidate in ranked(mod, target)[:ATTEMPTS]:
+        scheduled = schedule_candidate(mod, target, candidate)
+        if scheduled is not None:
+            return scheduled
+    return None
+
+
+def ranked(mod: Any, target: Any, *, every: bool = False) -> list[Candidate]:
+    """Return candidates in the order in which the rule takes them, the best first; none where there is no product.
+
+    Args:
+        mod: IRModule with one function "main", unscheduled.
+        target: TVM target or its dictionary.
+        every: those that the rule cannot tell from others, too: blocks of tiles, less that is unrolled, other borders.
+    """
     from tvm.s_tir import Schedule
     from tvm.target import Target
 
     vectors = vectors_of(target)
-    if vectors is None:
-        return []
-    whole = product_of(Schedule(mod, debug_mask=0), vectors)
-    if whole is None:
+    whole = product_of(Schedule(mod, debug_mask=0), vectors) if vectors is not None else None
+    if vectors is None or whole is None:
         return []
     cores = int(Target(target).attrs.get("num-cores", 1))
-    first = _by_rule(mod, whole, vectors, cores)
-    if first is None:
+    by_key: dict[Any, Candidate] = {}
+    for candidate in _all(mod, whole, vectors, cores, every=every):
+        by_key.setdefault(_key(candidate), candidate)
+    least = min((candidate.cycles for candidate in by_key.values()), default=0.0)
+    if filled(whole, vectors) is None and least > WORTH_PADDING * WITHOUT:
         return []
-    unique = {_key(first): first}
-    for candidate in _all(mod, whole, vectors, cores):
-        unique.setdefault(_key(candidate), candidate)
-    others = sorted(list(unique.values())[1:], key=lambda each: each.cycles)
-    ranked = others[: (count - 1) // 2]
-    rest = others[len(ranked) :]
-    drawn = np.random.default_rng(seed).permutation(len(rest))[: count - 1 - len(ranked)]
-    return [first, *ranked, *(rest[place] for place in sorted(drawn))]
+    near_best = [each for each in by_key.values() if each.cycles <= NEAR_BEST * least]
+    return sorted(near_best, key=_order)
 
 
 def schedule_candidate(mod: Any, target: Any, candidate: Candidate) -> Any:
@@ -118,40 +152,34 @@ def _key(candidate: Candidate) -> tuple[Any, ...]:
     return product.lanes, product.padding, candidate.decisions, candidate.overlaps, candidate.near
 
 
-def _by_rule(mod: Any, whole: Product, vectors: Vectors, cores: int) -> Candidate | None:
-    chosen = overlapping(mod, whole, vectors)
-    if chosen is not None:
-        product, tile = chosen
-        wide = registers.widened_product(product, tile)
-        is_outside = not wide.apart and columns_outside(wide)
-        decisions = decisions_of(wide, tile, is_outside, 1, cores, False)
-        return Candidate(product, tile, decisions, True, False, 0.0)
-    plain = padded(mod, whole, vectors)
-    if plain is None:
-        return None
-    near = bool(plain.copied) and plain.apart
-    *_, tile = min(tiles_of(plain, vectors))
-    is_outside = near if plain.apart else columns_outside(plain)
-    return Candidate(
-        plain, tile, decisions_of(plain, tile, is_outside, 1, cores, near), False, near, 0.0
-    )
+def _order(candidate: Candidate) -> tuple[Any, ...]:
+    """Return what the rule sorts by: a depthwise convolution's borders are padded band by band; then by tiles."""
+    product = candidate.product
+    whole = bool(product.copied) and not candidate.overlaps and candidate.near != product.apart
+    order = order_of(product, candidate.tile, candidate.decisions, candidate.cycles)
+    return whole, *order, candidate.overlaps
 
 
-def _all(mod: Any, whole: Product, vectors: Vectors, cores: int) -> Iterator[Candidate]:
-    """Yield every candidate whose tile is near the best one's cycles."""
-    yielded = []
+def _all(
+    mod: Any, whole: Product, vectors: Vectors, cores: int, *, every: bool
+) -> Iterator[Candidate]:
+    """Yield candidates, some of them twice."""
+    least = math.inf
     for product, overlaps in _products(mod, whole, vectors):
-        grown = math.prod(product.extents) / math.prod(whole.extents)
-        for _, cycles, *_, tile in tiles_of(product, vectors, overlapping=overlaps):
-            yielded.append((cycles * grown, product, overlaps, tile))
-    least = min((cycles for cycles, *_ in yielded), default=0.0)
-    for cycles, product, overlaps, tile in yielded:
-        if cycles > NEAR_BEST * least:
-            continue
-        wide = registers.widened_product(product, tile) if overlaps else product
-        for near in (False, True) if product.copied and not overlaps else (False,):
-            for decisions in _decisions(wide, tile, cores, near):
-                yield Candidate(product, tile, decisions, overlaps, near, cycles)
+        share = math.prod(product.extents) / math.prod(whole.extents)
+        share /= WORTH_OVERLAPPING if overlaps else WORTH_PADDING if product.padding else 1.0
+        copied = copying(product, whole, vectors)
+        nears = (False, True) if product.copied and not overlaps else (False,)
+        for tile in tiles_of(product, vectors, overlapping=overlaps):
+            wide = registers.widened_product(product, tile) if overlaps else product
+            computed = share * math.prod(wide.extents) / math.prod(product.extents)
+            for near in nears if every else (product.apart and nears[-1],):
+                for decisions in _decisions(wide, tile, cores, near, every=every):
+                    cycles = computed * cycles_of(wide, vectors, tile, decisions) + copied
+                    least = min(least, cycles)
+                    if cycles > NEAR_BEST * least:
+                        break  # the tile's other decisions are as slow
+                    yield Candidate(product, tile, decisions, overlaps, near, cycles)
 
 
 def _products(mod: Any, whole: Product, vectors: Vectors) -> Iterator[tuple[Product, bool]]:
@@ -172,14 +200,25 @@ def _products(mod: Any, whole: Product, vectors: Vectors) -> Iterator[tuple[Prod
 
 
 def _decisions(
-    product: Product, tile: tuple[int, tuple[int, ...]], cores: int, near: bool
+    product: Product,
+    tile: tuple[int, tuple[int, ...]],
+    cores: int,
+    near: bool,
+    *,
+    every: bool,
 ) -> Iterator[Decisions]:
-    """Yield decisions for a tile: what is outside of what, and what is unrolled."""
+    """Yield decisions for a tile: what is outside of what, and what is unrolled.
+
+    Not every one: no blocks, and the most that is unrolled.
+    """
+    most = unrolled_of(product, tile)
     last = product.extents[product.sums[-1]]
-    unrolled = [step for step in (1, 2, 4, 8) if last % step == 0 and step <= MAX_UNROLLED]
-    for is_outside, step in itertools.product((False, True), unrolled):
+    steps = [step for step in (8, 4, 2, 1) if last % step == 0] if every else [most]
+    for is_outside, step in itertools.product((True, False), steps):
         plain = decisions_of(product, tile, is_outside, step, cores, near)
         yield plain
+        if not every:
+            continue
         columns, *rows = plain[: 1 + len(product.rows)]
         sums = plain[1 + len(product.rows) :]
         # Some tiles of rows, some of columns inside of the others: a block that the second cache holds.

@@ -33,6 +33,7 @@ from tencost.programs.codegen.blocks import PARALLEL_WORK, extent_of, tried
 from tencost.programs.codegen.overlap import Axis, widened
 from tencost.programs.codegen.products import (
     Product,
+    Vectors,
     free_buffers,
     product_of,
     vectors_of,
@@ -42,9 +43,6 @@ from tencost.programs.codegen.tiles import (
     MAX_UNROLLED,
     MAX_VECTORS,
     Decisions,
-    columns_outside,
-    decisions_of,
-    overlapping,
     padded,
     product_seeds,
 )
@@ -96,41 +94,6 @@ def designs(mod: Any, target: Any) -> list[Design]:
         if tile_seeds and tried(_tile, schedule, product, tile_seeds[0], cores, near):
             spaces.append(Design(schedule, tile_seeds))
     return spaces
-
-
-def by_rule(mod: Any, target: Any) -> Any:
-    """Return a workload as its first seed schedules it, with nothing measured; None where no tile fits.
-
-    Where rows or columns have no good divisor, tiles overlap, which no trace can say. Weights whose layout is a
-    program's own get a block that reorders them, as MetaSchedule's programs have it.
-    """
-    scheduled = _overlapping(mod, target)
-    if scheduled is not None:
-        return scheduled
-    for design in designs(mod, target)[:1]:
-        if tried(_finish, design.schedule):
-            return design.schedule.mod
-    return None
-
-
-def _overlapping(mod: Any, target: Any) -> Any:
-    """Return the scheduled module of a product in tiles that overlap; None where others are as good."""
-    from tvm.s_tir import Schedule
-    from tvm.target import Target
-
-    vectors = vectors_of(target)
-    if vectors is None:
-        return None
-    whole = product_of(Schedule(mod, debug_mask=0), vectors)
-    chosen = overlapping(mod, whole, vectors) if whole is not None else None
-    if chosen is None:
-        return None
-    product, tile = chosen
-    cores = int(Target(target).attrs.get("num-cores", 1))
-    wide = widened_product(product, tile)
-    is_outside = not wide.apart and columns_outside(wide)
-    decisions = decisions_of(wide, tile, is_outside, 1, cores, False)
-    return schedule_overlapping(mod, vectors, product, tile, decisions, cores)
 
 
 def schedule_overlapping(

@@ -25,7 +25,6 @@ from importlib.metadata import version as tvm_version
 from pathlib import Path
 from typing import Any
 
-from tencost.programs.codegen import registers
 from tencost.programs.codegen.blocks import (
     CHOICES,
     PARALLEL_WORK,
@@ -37,6 +36,7 @@ from tencost.programs.codegen.blocks import (
     size_of,
     tried,
 )
+from tencost.programs.codegen.candidates import by_rule
 from tencost.programs.codegen.index_arithmetic import (
     compares_data,
     kept_in_order,
@@ -86,7 +86,7 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
-    tiled = registers.by_rule(IRModule({"main": function}), target)
+    tiled = by_rule(IRModule({"main": function}), target)
     if tiled is not None:
         return kept_in_order(tiled["main"])
     schedule = Schedule(IRModule({"main": function}))

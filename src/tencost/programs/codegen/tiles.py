@@ -1,13 +1,16 @@
 """Which tiles of registers a product runs fastest with, ranked without a measurement.
 
-For a core that does two vector products and two loads a cycle, needs four cycles from one sum to the next, and has the
-target's registers. A tile is so many vectors of the columns by so many rows; the rest of the decisions follow from it.
+For a core that does two vector products and two loads a cycle, needs four cycles from one sum to the next, has the
+target's registers, and reads from its caches at different rates: where the operands of a tile do not stay in the first
+one, a step waits for the second (Goto, van de Geijn, 2008; as the ECM model of Hager, Treibig et al. counts it). A tile
+is so many vectors of the columns by so many rows; the rest of the decisions follow from it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,12 +22,22 @@ MAX_ROWS, MAX_VECTORS, MAX_UNROLLED = 16, 8, 8
 """Largest innermost factors of a row axis, of the columns' vectors, and of an axis of the sum."""
 BUSY = 8
 """Sums at a time that keep two units busy which need four cycles each."""
+FIRST_CACHE, SECOND_CACHE = 32 << 10, 1 << 20
+"""Bytes of the caches, of the smallest cores in use."""
+SECOND_RATE, FAR_RATE = 32.0, 10.0
+"""Bytes a cycle that come from the second cache, and from what is behind it."""
+LOOP = 0.5
+"""Cycles of an iteration of the innermost loop beside what it computes."""
+MAX_BODY = 128
+"""Vector products of an iteration at most, where the sum is unrolled."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
 CONSTANTS = 7 / 16
 """Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
 SEEDS = 8
-"""Tiles that :func:`product_seeds` returns at most."""
+"""Decisions that :func:`product_seeds` returns at most."""
+PLANS_OF_A_TILE = 2
+"""... for one tile."""
 
 PADDED_ROWS = (6, 7, 8, 10, 12, 14)
 """Tiles that rows are padded for, where their number has no good divisor; columns are padded to whole vectors."""
@@ -53,12 +66,8 @@ def padded(mod: Any, product: Product, vectors: Vectors) -> Product | None:
         if candidate is None:
             continue
         cycles = least_cycles(candidate, vectors)
-        grown = {axis for axis, size in enumerate(candidate.padding) if size > 1}
-        numbers = sum(size // 4 for axes, size in candidate.operands if axes & grown)
         cycles *= math.prod(candidate.extents) / math.prod(product.extents)
-        # Rows are padded a vector at a time; columns number by number.
-        step = vectors.lanes if product.column in grown else 1
-        cycles += numbers * step / math.prod(product.extents)
+        cycles += copying(candidate, product, vectors)
         if cycles < least * WORTH_PADDING:
             best, least = candidate, cycles / WORTH_PADDING
     return filled(best or product, vectors)
@@ -66,35 +75,7 @@ def padded(mod: Any, product: Product, vectors: Vectors) -> Product | None:
 
 def least_cycles(product: Product, vectors: Vectors) -> float:
     """Return cycles of the product's best tile, for a vector of sums."""
-    return min(cycles for _, cycles, *_ in tiles_of(product, vectors))
-
-
-def overlapping(
-    mod: Any, product: Product, vectors: Vectors
-) -> tuple[Product, tuple[int, tuple[int, ...]]] | None:
-    """Return a product with the lanes of its best tile that overlaps others, and that tile: vectors, rows of each axis.
-
-    Rows and columns are tiles that need not divide them (:mod:`tencost.programs.codegen.overlap`). None where tiles
-    that divide, or padding, are nearly as good.
-    """
-    plain = padded(mod, product, vectors)
-    least, share = WITHOUT, WORTH_OVERLAPPING
-    if plain is not None:
-        least = least_cycles(plain, vectors)
-        if plain.padding:  # which copies an operand
-            least *= math.prod(plain.extents) / math.prod(product.extents)
-            share = 1.0
-    best = None
-    candidates = [filled(product, vectors)]
-    if product.group == product.extents[product.column] and product.group % vectors.lanes:
-        candidates.append(replace(product, lanes=vectors.lanes))
-    for candidate in candidates:
-        if candidate is None or candidate.group < candidate.lanes:
-            continue
-        _, cycles, *_, tile = min(tiles_of(candidate, vectors, overlapping=True))
-        if cycles < share * least:
-            best, least, share = (candidate, tile), cycles, 1.0
-    return best
+    return min(order[1] for order, *_ in _plans(product, vectors, 1, False))
 
 
 def padded_as(
@@ -131,59 +112,116 @@ def product_seeds(
         cores: among which the outer axes are divided.
         near: operands are padded tile by tile (a band of rows), not as a whole.
     """
-    ranked = sorted(tiles_of(product, vectors))[: SEEDS // 2]
-    outside = near if product.apart else columns_outside(product)
-    first, second = outside, not outside
-    plans = [(tile, first, 1) for *_, tile in ranked[:1]]
-    plans += [(tile, second, 1) for *_, tile in ranked[:1]]
-    plans += [(tile, first, 1) for *_, tile in ranked[1:]]
-    plans += [(tile, first, 4) for *_, tile in ranked[:1]]
-    plans += [(tile, second, 1) for *_, tile in ranked[1:]]
-    seen: set[Decisions] = set()
-    for tile, is_outside, unrolled in plans:
-        decisions = decisions_of(product, tile, is_outside, unrolled, cores, near)
-        if decisions not in seen and len(seen) < SEEDS:
-            seen.add(decisions)
+    yielded: Counter[Decisions] = Counter()
+    tiles: Counter[Any] = Counter()
+    for _, tile, decisions in sorted(_plans(product, vectors, cores, near)):
+        if decisions not in yielded and tiles[tile] < PLANS_OF_A_TILE:
+            yielded[decisions] += 1
+            tiles[tile] += 1
             yield decisions
+            if len(yielded) == SEEDS:
+                return
+
+
+def _plans(
+    product: Product, vectors: Vectors, cores: int, near: bool
+) -> Iterator[tuple[tuple[Any, ...], tuple[int, tuple[int, ...]], Decisions]]:
+    """Yield what to sort by (the first is best), a tile that divides the product, and decisions for it."""
+    for tile in tiles_of(product, vectors):
+        for is_outside in (True, False):
+            unrolled = unrolled_of(product, tile)
+            decisions = decisions_of(product, tile, is_outside, unrolled, cores, near)
+            cycles = cycles_of(product, vectors, tile, decisions)
+            yield order_of(product, tile, decisions, cycles), tile, decisions
+
+
+def order_of(
+    product: Product, tile: tuple[int, tuple[int, ...]], decisions: Decisions, cycles: float
+) -> tuple[Any, ...]:
+    """Return what tiles are sorted by: of a depthwise convolution one vector first; then the fewest cycles.
+
+    Of equal ones come those first that make no blocks of tiles, that have rows of one axis, and many of the last.
+    """
+    wide, rows = tile
+    blocks = sum(outer > 1 and middle > 1 for outer, middle, _ in decisions[: 1 + len(rows)])
+    several = sum(height > 1 for height in rows)
+    return wide if product.apart else 0, cycles, blocks, several, -(rows[-1] if rows else 0)
+
+
+def unrolled_of(product: Product, tile: tuple[int, tuple[int, ...]]) -> int:
+    """Return how many numbers of the last axis of the sum are unrolled, where a body of the loop may be so large."""
+    wide, rows = tile
+    most = min(MAX_UNROLLED, max(1, MAX_BODY // (wide * math.prod(rows))))
+    return max(_divisors(product.extents[product.sums[-1]], most))
 
 
 def tiles_of(
     product: Product, vectors: Vectors, *, overlapping: bool = False
-) -> Iterator[tuple[int, float, int, int, tuple[int, tuple[int, ...]]]]:
-    """Yield every tile that the registers hold: four numbers to sort by, then (vectors, rows of each axis).
-
-    First come fewer cycles a product; where columns have nothing in common, one vector first. Of equal tiles the one
-    that is nearer to a square, as neighbours share what a window reads, and the one with the longer last axis.
-    Overlapping tiles of rows need not divide them; what is computed twice counts.
-    """
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield every tile that the registers hold: vectors, rows of each axis. Overlapping ones need not divide them."""
     extents = [product.extents[axis] for axis in product.rows]
     factors = _up_to if overlapping else _divisors
     # A depthwise convolution's input is padded band by band, which overlapping rows would not allow.
     options = [(_divisors if product.apart else factors)(extent, MAX_ROWS) for extent in extents]
-    lanes_lost = vectors.lost(product.lanes)
     depth = math.prod(product.extents[axis] for axis in product.sums)
     room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
     for wide in factors(product.columns, MAX_VECTORS):
-        columns = -(-product.columns // wide) * wide * product.lanes
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
             registers = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
-            if registers > room and sums > 1:
-                continue
-            loads = sum(
-                math.prod(
-                    height for axis, height in zip(product.rows, rows, strict=True) if axis in axes
-                )
-                * (wide if product.column in axes else 1)
-                for axes, _ in product.operands
-            )
-            cycles = max(sums / 2, loads / 2, BUSY / 2) + 0.05 * loads
-            cycles *= columns / product.group
-            for extent, height in zip(extents, rows, strict=True):
-                cycles *= -(-extent // height) * height / extent
-            first = wide if product.apart else 0
-            longest = rows[-1] if rows else 0
-            yield first, lanes_lost * cycles / sums, sum(rows), -longest, (wide, rows)
+            if registers <= room or sums == 1:
+                yield wide, rows
+
+
+def cycles_of(
+    product: Product, vectors: Vectors, tile: tuple[int, tuple[int, ...]], decisions: Decisions
+) -> float:
+    """Return cycles for a vector of sums, of those that are computed, with a tile and what was decided for it."""
+    wide, rows = tile
+    sums = math.prod(rows) * wide
+    columns = decisions[0]
+    unrolled = math.prod(inner for _, inner in decisions[1 + len(rows) :])
+    depth = math.prod(product.extents[axis] for axis in product.sums)
+    step = {
+        axes: math.prod(
+            height for axis, height in zip(product.rows, rows, strict=True) if axis in axes
+        )
+        * (wide if product.column in axes else 1)
+        for axes, _ in product.operands
+    }
+    panels = {
+        axes: 4 * depth * count * (product.lanes if product.column in axes else 1)
+        for axes, count in step.items()
+    }
+    # Of two operands one stays while the innermost of the outer loops runs: rows, unless there are columns.
+    near = far = 0.0
+    for axes, size in product.operands:
+        has_columns = product.column in axes
+        changes = has_columns == (columns[1] > 1)
+        block = panels[axes] * (columns[1] if has_columns else 1)
+        if changes and not has_columns:
+            block = size
+        others = sum(panels.values()) - panels[axes]
+        if product.apart or (block if changes else panels[axes]) + others <= FIRST_CACHE:
+            continue
+        read = 4.0 * step[axes] * (product.lanes if has_columns else 1)
+        if block > SECOND_CACHE:
+            far += read
+        else:
+            near += read
+    loads = sum(step.values())
+    cycles = max(sums / 2, loads / 2, BUSY / 2, near / SECOND_RATE + far / FAR_RATE)
+    cycles += 0.05 * loads + LOOP / unrolled
+    return vectors.lost(product.lanes) * cycles / sums
+
+
+def copying(product: Product, whole: Product, vectors: Vectors) -> float:
+    """Return cycles, for a vector of the whole product's sums, that padding takes; 0 for a product without."""
+    grown = {axis for axis, size in enumerate(product.padding) if size > 1}
+    numbers = sum(size // 4 for axes, size in product.operands if axes & grown)
+    # Rows are padded a vector at a time; columns number by number.
+    step = vectors.lanes if product.column in grown else 1
+    return numbers * step / math.prod(whole.extents)
 
 
 def columns_outside(product: Product) -> bool:
