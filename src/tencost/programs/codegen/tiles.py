@@ -140,12 +140,16 @@ def order_of(
 ) -> tuple[Any, ...]:
     """Return what tiles are sorted by: of a depthwise convolution one vector first; then the fewest cycles.
 
-    Of equal ones come those first that make no blocks of tiles, that have rows of one axis, and many of the last.
+    Of equal ones come those first that make no blocks of tiles, that walk along the larger operand once, that have rows
+    of one axis, and many of the last.
     """
     wide, rows = tile
+    outside, inside, _ = decisions[0]
+    again = outside * inside > 1 and (outside > 1) != columns_outside(product)
     blocks = sum(outer > 1 and middle > 1 for outer, middle, _ in decisions[: 1 + len(rows)])
     several = sum(height > 1 for height in rows)
-    return wide if product.apart else 0, cycles, blocks, several, -(rows[-1] if rows else 0)
+    last = rows[-1] if rows else 0
+    return wide if product.apart else 0, cycles, blocks, again, several, -last
 
 
 def unrolled_of(product: Product, tile: tuple[int, tuple[int, ...]]) -> int:
@@ -209,7 +213,9 @@ def cycles_of(
             far += read
         else:
             near += read
-    loads = sum(step.values())
+    # LLVM reads a vector that is not full in parts that are powers of two: 14 numbers as 8, 4 and 2.
+    parts = product.lanes.bit_count()
+    loads = sum(count * (parts if product.column in axes else 1) for axes, count in step.items())
     cycles = max(sums / 2, loads / 2, BUSY / 2, near / SECOND_RATE + far / FAR_RATE)
     cycles += 0.05 * loads + LOOP / unrolled
     return vectors.lost(product.lanes) * cycles / sums
