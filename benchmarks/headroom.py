@@ -193,7 +193,8 @@ def summary(about: Row, rows: list[Row]) -> str:
     best = min(rows[1:], key=lambda row: row.get("again", math.inf))
     ratio = best["again"] / rows[0]["again"]
     task = f"{about['file']} {about['class']} {about['product']['extents']}"
-    return f"{task}: {1e3 * rows[0]['again']:.3f} ms by rule, best of {len(rows)} {ratio:.3f} of it, {about['seconds']} s"
+    seconds = f"({about['seconds']} s)"
+    return f"{task}: {1e3 * rows[0]['again']:.3f} ms by rule, best of {len(rows)} {ratio:.3f} of it {seconds}"
 
 
 def report(folder: Path) -> str:
