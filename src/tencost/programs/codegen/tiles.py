@@ -21,8 +21,6 @@ BUSY = 8
 """Sums at a time that keep two units busy which need four cycles each."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
-CONSTANTS = 7 / 16
-"""Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
 SEEDS = 8
 """Tiles that :func:`product_seeds` returns at most."""
 
@@ -162,13 +160,12 @@ def _tiles(
     options = [(_divisors if product.apart else factors)(extent, MAX_ROWS) for extent in extents]
     lanes_lost = vectors.lost(product.lanes)
     depth = math.prod(product.extents[axis] for axis in product.sums)
-    room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
     for wide in factors(product.columns, MAX_VECTORS):
         columns = -(-product.columns // wide) * wide * product.lanes
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
             registers = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
-            if registers > room and sums > 1:
+            if registers > vectors.registers and sums > 1:
                 continue
             loads = sum(
                 math.prod(
