@@ -32,8 +32,6 @@ MAX_BODY = 128
 """Vector products of an iteration at most, where the sum is unrolled."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
-CONSTANTS = 7 / 16
-"""Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
 SEEDS = 8
 """Decisions that :func:`product_seeds` returns at most."""
 PLANS_OF_A_TILE = 2
@@ -168,12 +166,11 @@ def tiles_of(
     # A depthwise convolution's input is padded band by band, which overlapping rows would not allow.
     options = [(_divisors if product.apart else factors)(extent, MAX_ROWS) for extent in extents]
     depth = math.prod(product.extents[axis] for axis in product.sums)
-    room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
     for wide in factors(product.columns, MAX_VECTORS):
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
             registers = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
-            if registers <= room or sums == 1:
+            if registers <= vectors.registers or sums == 1:
                 yield wide, rows
 
 
