@@ -29,12 +29,14 @@ class Tensors:
         types: onnx.TypeProto of tensors, by name, as far as they are inferred.
         constants: values of tensors that are constants, by name.
         readers: nodes that read a tensor, by its name; None stands for an output of a graph.
+        makers: the node that makes a tensor, by its name.
     """
 
     opsets: dict[str, int]
     types: dict[str, Any]
     constants: dict[str, Array]
     readers: dict[str, list[Any]]
+    makers: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def read_tensors(model: Any) -> Tensors:
     except Exception:  # noqa: BLE001 - what is not inferred is said where it is needed
         inferred = model
     opsets = {item.domain: int(item.version) for item in model.opset_import}
-    tensors = Tensors(opsets, {}, {}, defaultdict(list))
+    tensors = Tensors(opsets, {}, {}, defaultdict(list), {})
     for graph in subgraphs(inferred.graph):
         for declared in (*graph.input, *graph.value_info, *graph.output):
             tensors.types[declared.name] = declared.type
@@ -226,4 +228,5 @@ def read_tensors(model: Any) -> Tensors:
         for node in graph.node:
             for name in node.input:
                 tensors.readers[name].append(node)
+            tensors.makers.update(dict.fromkeys(node.output, node))
     return tensors

@@ -11,6 +11,29 @@ from tencost.networks.onnx_graph import node_attributes
 from tencost.networks.operators.node import Node, Refused
 
 
+def _conv(node: Node) -> None:
+    """Zeros that a Pad puts around an image become the convolution's own: the pass over the image is spared."""
+    pad = node.tensors.makers.get(node.proto.input[0])
+    settings, weights = node_attributes(node.proto), node.constant(1)
+    if pad is None or pad.op_type != "Pad" or weights is None or node.opset < 11:
+        return  # before opset 11 sizes were attributes
+    if settings.pop("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return
+    names = [*pad.input[1:], "", ""][:3]
+    sizes, value, axes = (node.tensors.constants.get(name) for name in names)
+    is_zero = not names[1] or (value is not None and not value.any())
+    mode = node_attributes(pad).get("mode", "constant")
+    if sizes is None or (names[2] and axes is None) or not is_zero or mode != "constant":
+        return
+    around = np.zeros((2, weights.ndim), np.int64)
+    around[:, np.arange(weights.ndim) if axes is None else axes] = sizes.reshape(2, -1)
+    if around.min() < 0 or around[:, :2].any():
+        return
+    pads = around[:, 2:] + np.reshape(settings.pop("pads", [0] * around[:, 2:].size), (2, -1))
+    inputs = [pad.input[0], *node.proto.input[1:]]
+    node.finish("Conv", *inputs, **settings, pads=pads.ravel().tolist())
+
+
 def _conv_transpose(node: Node) -> None:
     """The frontend looks at no output_shape; it settles the padding."""
     sizes = node.attribute("output_shape")
@@ -196,6 +219,6 @@ def _deform_conv(node: Node) -> None:
 
 
 WRITERS = {
-    "Col2Im": _col2im, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "MaxPool": _max_pool,
+    "Col2Im": _col2im, "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "MaxPool": _max_pool,
     "MaxUnpool": _max_unpool,
 }  # fmt: skip
