@@ -18,7 +18,7 @@ from deltalake.exceptions import CommitFailedError
 from test_store import AVX2, record
 
 from tencost.errors import RecordError
-from tencost.store import delta
+from tencost.store import compaction, delta
 from tencost.store import record_store as store_module
 from tencost.store.compaction import rewrite
 from tencost.store.delta import commit_version
@@ -224,11 +224,11 @@ def rewriting_while(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]
 
     def slow(*arguments: Any) -> Any:
         made = rewrite(*arguments)
-        monkeypatch.setattr(store_module, "rewrite", rewrite)
+        monkeypatch.setattr(compaction, "rewrite", rewrite)
         other()
         return made
 
-    monkeypatch.setattr(store_module, "rewrite", slow)
+    monkeypatch.setattr(compaction, "rewrite", slow)
 
 
 def test_compaction_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_two_compactions_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_many_small_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files are merged on the way, and opening reads a checkpoint, not every commit there was."""
-    monkeypatch.setattr(store_module, "SMALL_FILES", 8)
+    monkeypatch.setattr(compaction, "SMALL_FILES", 8)
     store = RecordStore(str(tmp_path / "store"))
     for number in range(90):
         store.write([record(number)])

@@ -191,29 +191,28 @@ def may_need_migration(folder: Folder, files: Sequence[DataFile]) -> bool:
     return not rows.select("record_id").head(1).collect().is_empty()
 
 
-def commit_version(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
-    """Commit as the version after the table's.
+def commit_version(
+    table: DeltaTable, added: Sequence[AddAction], replaced: Sequence[DataFile] = ()
+) -> None:
+    """Commit as the version after the table's: files that come, and those whose rows are in them or gone.
 
     Raises:
         CommitFailedError: another writer made that version; nothing was committed.
     """
+    # Unlike the log itself, deltalake wants the path without percent-encoding here. Removals are changes of data even
+    # where the rows stay: beside others, Delta Lake's own operations do not see that a file is gone.
+    now = int(time.time() * 1000)
+    removed = [
+        RemoveAction(unquote(file.path), True, now, partition_values={PARTITION: file.hardware})
+        for file in replaced
+    ]
     table.create_write_transaction(
-        list(actions),
+        [*removed, *added],
         "append",
         table.schema(),
         [PARTITION],
         commit_properties=NEXT_VERSION_OR_NONE,
     )
-
-
-def removals(files: Sequence[DataFile]) -> list[RemoveAction]:
-    """Return what removes files from the log whose rows are in others."""
-    # Unlike the log itself, deltalake wants the path without percent-encoding here.
-    now = int(time.time() * 1000)
-    return [
-        RemoveAction(unquote(file.path), False, now, partition_values={PARTITION: file.hardware})
-        for file in files
-    ]
 
 
 @contextmanager

@@ -124,6 +124,13 @@ def one_of_each(table: pa.Table) -> pa.Table:
     return _replace(table, replaced, drop)
 
 
+def key_in(keys: pl.DataFrame) -> pl.Expr:
+    """Return the condition that a row's record is one of `keys`, with the columns of KEY."""
+    # The hardware counts: logs of RFC 4304 keep their ids, so that two may have the same.
+    key = pl.concat_str(KEY, separator="\0")
+    return key.is_in(keys.select(key).to_series().implode())
+
+
 def measurement_count(table: pa.Table) -> int:
     """Return how many measurements the rows of a table are of."""
     lengths = pa.compute.list_value_length(table.column("measurements"))

@@ -10,7 +10,6 @@ with a store.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,21 +23,29 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
-from tencost.store import remote
-from tencost.store.compaction import SMALL_FILES, Compaction, files_to_rewrite, rewrite, small
+from tencost.store import compaction, remote
+from tencost.store.compaction import Compaction, files_to_rewrite, merge_files, small
 from tencost.store.delta import (
     TableLocation,
     commit_version,
     open_table,
-    removals,
     require_table,
     retry,
     whole_files,
     writable_table,
 )
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
-from tencost.store.measured import KEY, TOLD, among, measurement_count, one_of_each, released
+from tencost.store.measured import (
+    KEY,
+    TOLD,
+    among,
+    key_in,
+    measurement_count,
+    one_of_each,
+    released,
+)
 from tencost.store.reading import StoredRecords, StoreView, View
+from tencost.store.rewriting import change_records, frame_of, rewrite_rows, rows_of
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 
 
@@ -148,7 +155,7 @@ class RecordStore(StoredRecords):
         for name in sorted({file.hardware for file in files}):
             mine = files_to_rewrite([file for file in files if file.hardware == name], full)
             if mine:
-                rewrites.append(self._rewrite(mine))
+                rewrites.append(merge_files(self._place, mine))
         with remote.explain_store_errors(self.uri, self._place.storage_options):
             require_table(self._place).create_checkpoint()
         return Compaction(
@@ -160,35 +167,15 @@ class RecordStore(StoredRecords):
     def release(self, record_ids: Iterable[str]) -> int:
         """Take records out of quarantine; return how many were in it."""
         self._refuse_pinned()
-        requested = sorted(set(record_ids))
-        if not requested:
-            return 0
         measured = pl.col("measurements").list.eval(
             pl.element().struct.field("quarantine").is_not_null()
         )
-        chosen = pl.col("record_id").is_in(requested) & (
+        chosen = pl.col("record_id").is_in(sorted(set(record_ids))) & (
             pl.col("quarantine").is_not_null() | measured.list.any()
         )
-
-        def attempt() -> int:
-            table = writable_table(self._place)
-            replaced, written, number = [], [], 0
-            for file in data_files(table):
-                rows = self._folder.scan([file])
-                ids = rows.filter(chosen).select("record_id").collect()["record_id"]
-                if ids.is_empty():
-                    continue
-                whole = rows.collect().to_arrow().cast(SCHEMA).to_pylist()
-                names = set(ids)
-                free = [released(row) if row["record_id"] in names else row for row in whole]
-                written += self._folder.write(pa.Table.from_pylist(free, schema=SCHEMA))
-                replaced.append(file)
-                number += len(ids)
-            if number:
-                commit_version(table, [*removals(replaced), *written])
-            return number
-
-        return retry(self.uri, attempt)
+        return change_records(
+            self._place, chosen, lambda _, rows: frame_of(map(released, rows_of(rows)))
+        ).before
 
     def vacuum(self, hours: int = 168, *, dry_run: bool = False) -> int:
         """Delete files that no version of the last `hours` has; return how many (`dry_run`: there would be).
@@ -226,26 +213,10 @@ class RecordStore(StoredRecords):
         """Merge the small files of a hardware where there are many: each costs every look-up and write."""
         for name in {file.hardware for file in files}:
             mine = small([file for file in files if file.hardware == name])
-            if len(mine) >= SMALL_FILES:
+            if len(mine) >= compaction.SMALL_FILES:
                 # Where another writer did the same meanwhile, it is done.
                 with suppress(RecordError):
-                    self._rewrite(mine)
-
-    def _rewrite(self, files: Sequence[DataFile]) -> Compaction:
-        with whole_files(self.uri):
-            added = rewrite(self._folder, files)
-        retry(self.uri, partial(self._replace, files, added))
-        rows = sum(json.loads(action.stats)["numRecords"] for action in added)
-        return Compaction(len(files), len(added), rows)
-
-    def _replace(self, old: Sequence[DataFile], new: Sequence[AddAction]) -> None:
-        table = require_table(self._place)
-        if not {file.path for file in old} <= {file.path for file in data_files(table)}:
-            raise RecordError(
-                f"expected the files that were compacted still in {self.uri}; another process "
-                "rewrote them. Nothing is lost; compact again if the store has many small files."
-            )
-        commit_version(table, [*removals(old), *new])
+                    merge_files(self._place, mine)
 
     def _refuse_pinned(self) -> None:
         if self._place.version is not None:
@@ -295,7 +266,7 @@ class _Append:
             replaced = self._write_again(files, again)
         if not self._written:
             return Added(0, 0, 0)
-        commit_version(table, [*removals(replaced), *self._written])
+        commit_version(table, self._written, replaced)
         return self._done
 
     def _split(self, files: Sequence[DataFile]) -> pl.Series | None:
@@ -304,9 +275,11 @@ class _Append:
         assert isinstance(keys, pl.DataFrame)
         stored = []
         for (name,), mine in keys.group_by(PARTITION):
-            rows = _near(self._folder, files, str(name), mine)
-            if rows is not None:
-                stored.append(rows.select(*KEY, *TOLD).collect())
+            # Files and row groups without the workloads are not read.
+            same = pl.col("workload_id").is_in(mine["workload_id"].unique().implode())
+            same &= pl.col("record_id").is_in(mine["record_id"].implode())
+            near = self._folder.scan(_near(files, str(name), mine))
+            stored.append(near.filter(same).select(*KEY, *TOLD).collect())
         if not any(map(len, stored)):
             return None
         states = among(keys, pl.concat(stored))
@@ -319,41 +292,36 @@ class _Append:
 
     def _write_again(self, files: Sequence[DataFile], again: pl.Series) -> list[DataFile]:
         """Write the rows; merge the rows `again` into the files that have their records, and return these files."""
-        measured = self._rows.filter(again.to_arrow())
+        measured = pl.from_arrow(self._rows.filter(again.to_arrow()))
+        assert isinstance(measured, pl.DataFrame)
         rows = self._rows.filter((~again).to_arrow())
-        new = 0
-        self._written = self._folder.write(rows) if rows.num_rows else []
-        keys = pl.from_arrow(measured.select([*KEY, "workload_id"]))
-        assert isinstance(keys, pl.DataFrame)
-        replaced = []
-        for file in files:
-            mine = keys.filter(pl.col(PARTITION) == file.hardware)
-            near = _near(self._folder, [file], file.hardware, mine)
-            stored_ids = None if near is None else near.select("record_id").collect()["record_id"]
-            if stored_ids is None or stored_ids.is_empty():
-                continue
-            mixed = pl.Series(measured.column("record_id").to_pylist()).is_in(stored_ids.implode())
-            here = pl.Series(measured.column(PARTITION).to_pylist()) == file.hardware
-            old = self._folder.scan([file]).collect().to_arrow().cast(SCHEMA)
-            whole = one_of_each(pa.concat_tables([old, measured.filter((mixed & here).to_arrow())]))
-            new += measurement_count(whole) - measurement_count(old)
-            self._written += self._folder.write(whole)
-            replaced.append(file)
-        self._done = _added(rows, new)
-        return replaced
+        further = 0
+
+        def merged(stored: pl.DataFrame) -> pl.DataFrame:
+            nonlocal further
+            new = measured.join(stored.select(KEY), on=KEY, how="semi", maintain_order="left")
+            old, both = (
+                frame.to_arrow().cast(SCHEMA) for frame in (stored, pl.concat([stored, new]))
+            )
+            whole = one_of_each(both)
+            further += measurement_count(whole) - measurement_count(old)
+            return pl.DataFrame(whole)
+
+        near = [
+            file
+            for (name,), mine in measured.group_by(PARTITION)
+            for file in _near(files, str(name), mine)
+        ]
+        rewriting = rewrite_rows(self._folder, near, key_in(measured), merged)
+        self._written = [*self._folder.write(rows), *rewriting.added]
+        self._done = _added(rows, further)
+        return rewriting.replaced
 
 
-def _near(
-    folder: Folder, files: Sequence[DataFile], hardware: str, keys: pl.DataFrame
-) -> pl.LazyFrame | None:
-    """Return the rows of files that have the record ids of `keys`, all of one hardware; None: surely none."""
-    # A record's id names its workload: files and row groups without those are not read.
+def _near(files: Sequence[DataFile], hardware: str, keys: pl.DataFrame) -> list[DataFile]:
+    """Return the files of a hardware that may have workloads of `keys`: a record's id names its workload."""
     workloads = sorted(keys["workload_id"].unique())
-    near = [file for file in files if file.hardware == hardware and _any_in(file, workloads)]
-    if not near:
-        return None
-    rows = folder.scan(near).filter(pl.col("workload_id").is_in(workloads))
-    return rows.filter(pl.col("record_id").is_in(keys["record_id"].implode()))
+    return [file for file in files if file.hardware == hardware and _any_in(file, workloads)]
 
 
 def _added(rows: pa.Table, again: int) -> Added:

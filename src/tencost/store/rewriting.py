@@ -1,0 +1,118 @@
+"""Changing rows of a store: the files that hold them are written anew, and one commit puts them in place of the old.
+
+Delta Lake's `delete` and `merge` do it as well, safely. They lose the order of the rows by workload (layout.py), name a
+folder after the hardware whatever its length, and MEASURED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+from deltalake.transaction import AddAction
+
+from tencost.store.delta import (
+    TableLocation,
+    commit_version,
+    require_table,
+    retry,
+    writable_table,
+)
+from tencost.store.layout import DataFile, Folder, data_files
+from tencost.store.measured import Row
+from tencost.store.reading import StoreView
+from tencost.store.schema import SCHEMA
+
+
+@dataclass
+class Rewriting:
+    """Files written anew: those that a commit removes, those that it adds, and how many rows were chosen and became."""
+
+    replaced: list[DataFile]
+    added: list[AddAction]
+    before: int = 0
+    after: int = 0
+
+
+def rewrite_rows(
+    folder: Folder,
+    files: Sequence[DataFile],
+    chosen: pl.Expr,
+    change: Callable[[pl.DataFrame], pl.DataFrame],
+    *,
+    dry_run: bool = False,
+) -> Rewriting:
+    """Write the files that have chosen rows anew, with what `change` makes of these; no version has them yet.
+
+    Args:
+        folder: the store's.
+        files: which may have such rows.
+        chosen: a condition over the columns of the schema; null: not chosen.
+        change: chosen rows of a file -> those in their place.
+        dry_run: count only.
+    """
+    done = Rewriting([], [])
+    chosen = chosen.fill_null(False)
+    for file in files:
+        rows = folder.scan([file]).filter(chosen).collect()
+        changed = change(rows) if rows.height else rows
+        if changed.equals(rows):
+            continue
+        done.replaced.append(file)
+        done.before += rows.height
+        done.after += changed.height
+        if not dry_run:
+            others = folder.scan([file]).filter(~chosen).collect()
+            done.added += folder.write(pl.concat([others, changed]).to_arrow().cast(SCHEMA))
+    return done
+
+
+def change_records(
+    place: TableLocation,
+    chosen: pl.Expr,
+    change: Callable[[StoreView, pl.DataFrame], pl.DataFrame],
+    *,
+    hardware: str | None = None,
+    dry_run: bool = False,
+) -> Rewriting:
+    """Change the chosen records of a store in one commit; where another writer was faster, again on what it left.
+
+    Args:
+        place: of the store.
+        chosen: as in :func:`rewrite_rows`.
+        change: the store's version, chosen records of one of its files -> those in their place.
+        hardware: of this one only; None: of all.
+        dry_run: count only.
+
+    Raises:
+        RecordError: there is no store, no record of the hardware, or other writers were faster too often.
+    """
+    require_table(place)
+
+    def attempt() -> Rewriting:
+        table = (require_table if dry_run else writable_table)(place)
+        folder, files = Folder(place.uri, place.storage_options), data_files(table)
+        view = StoreView(place.uri, int(table.version()), folder, tuple(files))
+        if hardware is not None:
+            view.need([hardware])
+            files = [file for file in files if file.hardware == hardware]
+        done = rewrite_rows(folder, files, chosen, lambda rows: change(view, rows), dry_run=dry_run)
+        if done.replaced and not dry_run:
+            commit_version(table, done.added, done.replaced)
+        return done
+
+    return retry(place.uri, attempt)
+
+
+def rows_of(frame: pl.DataFrame) -> list[Row]:
+    """Return the rows of a frame of the schema as Python's own values."""
+    return frame.to_arrow().cast(SCHEMA).to_pylist()
+
+
+def frame_of(rows: Iterable[Row]) -> pl.DataFrame:
+    """Return rows as a frame of the schema."""
+    frame = pl.from_arrow(pa.Table.from_pylist(list(rows), schema=SCHEMA))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
