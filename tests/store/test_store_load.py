@@ -130,7 +130,7 @@ def kill_and_start_again(uri: str, folder: Path, pause_s: float = 0.05) -> None:
             assert now >= rows
             rows = now
             if rows > 40 * (compacted + 1) and compacted < 2:
-                compacted += RecordStore(uri).compact().written > 0
+                compacted += bool(RecordStore(uri).compact().added)
             time.sleep(pause_s)
     finally:
         for writer in writers:
@@ -237,7 +237,7 @@ def test_compaction_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         RecordStore(uri).write(batch(0, number))
     rewriting_while(monkeypatch, lambda: RecordStore(uri).write(batch(1, 0)))
     before = ids_in(uri)
-    assert RecordStore(uri).compact().replaced == 3
+    assert len(RecordStore(uri).compact().replaced) == 3
     assert ids_in(uri) == before + Counter(item.record_id for item in batch(1, 0)[:SIZE])
 
 

@@ -8,16 +8,14 @@ are still there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
-from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
 from tencost.store.delta import TableLocation, commit_version, require_table, retry, whole_files
 from tencost.store.layout import FILE_GROUPS, GROUP_BYTES, DataFile, Folder, data_files
+from tencost.store.rewriting import Rewriting
 from tencost.store.schema import SCHEMA
 
 OVERLAP = 4
@@ -28,18 +26,6 @@ SMALL_ROWS = 4096
 """A file with fewer rows is small."""
 RANGE_BYTES = 4 * FILE_GROUPS * GROUP_BYTES
 """Rows sorted in memory at once; a workload with more of them is sorted whole all the same."""
-
-
-@dataclass(frozen=True)
-class Compaction:
-    """What a compaction did: files it replaced, files it wrote, rows in them."""
-
-    replaced: int
-    written: int
-    rows: int
-
-    def __str__(self) -> str:
-        return f"{self.rows:,} rows in {self.replaced:,} files rewritten into {self.written:,}"
 
 
 def small(files: Sequence[DataFile]) -> list[DataFile]:
@@ -58,14 +44,14 @@ def files_to_rewrite(files: Sequence[DataFile], full: bool = False) -> list[Data
     return loose if len(loose) > 1 else []
 
 
-def merge_files(place: TableLocation, files: Sequence[DataFile]) -> Compaction:
+def merge_files(place: TableLocation, files: Sequence[DataFile]) -> Rewriting:
     """Replace files of one hardware by sorted ones with the same rows.
 
     Raises:
         RecordError: another process replaced some of them meanwhile, or one is damaged.
     """
     with whole_files(place.uri):
-        added = rewrite(Folder(place.uri, place.storage_options), files)
+        done = rewrite(Folder(place.uri, place.storage_options), files)
 
     def replace() -> None:
         table = require_table(place)
@@ -74,15 +60,14 @@ def merge_files(place: TableLocation, files: Sequence[DataFile]) -> Compaction:
                 f"expected the files that were compacted still in {place.uri}; another process "
                 "rewrote them. Nothing is lost; compact again if the store has many small files."
             )
-        commit_version(table, added, files)
+        commit_version(table, done.added, files)
 
     retry(place.uri, replace)
-    rows = sum(json.loads(action.stats)["numRecords"] for action in added)
-    return Compaction(len(files), len(added), rows)
+    return done
 
 
-def rewrite(folder: Folder, files: Sequence[DataFile]) -> list[AddAction]:
-    """Write the rows of files of one hardware anew, sorted by workload; return what the log is to add."""
+def rewrite(folder: Folder, files: Sequence[DataFile]) -> Rewriting:
+    """Write the rows of files of one hardware anew, sorted by workload; no version has them yet."""
     rows = folder.scan(files)
     sample = rows.head(1000).collect()
     most = max(1, RANGE_BYTES * len(sample) // max(1, int(sample.estimated_size())))
@@ -90,8 +75,9 @@ def rewrite(folder: Folder, files: Sequence[DataFile]) -> list[AddAction]:
     ranges = counts.group_by(pl.col("len").cum_sum() // most, maintain_order=True).agg(
         pl.col("workload_id").first().alias("low"), pl.col("workload_id").last().alias("high")
     )
-    added = []
+    done = Rewriting(list(files))
     for low, high in ranges.select("low", "high").iter_rows():
         part = rows.filter(pl.col("workload_id").is_between(pl.lit(low), pl.lit(high))).collect()
-        added += folder.write(part.to_arrow().cast(SCHEMA))
-    return added
+        done.added += folder.write(part.to_arrow().cast(SCHEMA))
+        done.after += part.height
+    return done

@@ -143,38 +143,26 @@ def writable_table(place: TableLocation) -> DeltaTable:
             f"{_schema_version(table)}, whose records do not tell code generators apart. Bring it up to date once "
             f"(nothing is lost): tencost records migrate --store {without_secrets(place.uri)}"
         )
-    # Two commits, each harmless on its own: a writer killed between them leaves the second to the next.
-    add_columns(place)
-    return set_schema_version(place)
+    return upgrade(place)
 
 
-def add_columns(place: TableLocation) -> DeltaTable:
-    """Return the table with the columns that it lacks.
+def upgrade(place: TableLocation) -> DeltaTable:
+    """Return the table with the columns that it lacks, said to be of today's schema version.
 
     Raises:
         CommitFailedError: another writer was faster; call again.
     """
+    # Two commits, each harmless on its own: a writer killed between them leaves the second to the next.
     table = require_table(place)
     present = {column.name for column in table.schema().fields}
-    absent = [column for column in SCHEMA if column.name not in present]
-    if not absent:
-        return table
-    columns = Schema.from_arrow(pa.schema(absent)).fields
-    table.alter.add_columns(columns, commit_properties=NEXT_VERSION_OR_NONE)
-    return require_table(place)
-
-
-def set_schema_version(place: TableLocation) -> DeltaTable:
-    """Return the table, said to be of today's schema version.
-
-    Raises:
-        CommitFailedError: another writer was faster; call again.
-    """
-    table = require_table(place)
-    if _schema_version(table) == SCHEMA_VERSION:
-        return table
-    table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=NEXT_VERSION_OR_NONE)
-    return require_table(place)
+    if absent := [column for column in SCHEMA if column.name not in present]:
+        columns = Schema.from_arrow(pa.schema(absent)).fields
+        table.alter.add_columns(columns, commit_properties=NEXT_VERSION_OR_NONE)
+        table = require_table(place)
+    if _schema_version(table) != SCHEMA_VERSION:
+        table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=NEXT_VERSION_OR_NONE)
+        table = require_table(place)
+    return table
 
 
 def may_need_migration(folder: Folder, files: Sequence[DataFile]) -> bool:

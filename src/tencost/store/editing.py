@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -18,20 +17,7 @@ from tencost.store.ids import canonical_target, record_id, text_id
 from tencost.store.layout import PARTITION, Folder
 from tencost.store.measured import key_in
 from tencost.store.reading import StoreView
-from tencost.store.rewriting import change_records
-
-
-@dataclass(frozen=True)
-class StoreChange:
-    """Counts of a change that was made, or that a dry run would make.
-
-    Attributes:
-        records: renamed or deleted.
-        duplicates: records of the old name that the new name has already; they are stored once.
-    """
-
-    records: int
-    duplicates: int = 0
+from tencost.store.rewriting import Rewriting, change_records
 
 
 def require_writable(uri: str) -> None:
@@ -53,7 +39,7 @@ def require_writable(uri: str) -> None:
         ) from error
 
 
-def rename_hardware(uri: str, old: str, new: str, *, dry_run: bool = False) -> StoreChange:
+def rename_hardware(uri: str, old: str, new: str, *, dry_run: bool = False) -> Rewriting:
     """Give the records of a hardware another name, and the ids that they have under it.
 
     A record whose id says more than program, target and hardware (RFC 4304, somebody's table) keeps it.
@@ -76,13 +62,12 @@ def rename_hardware(uri: str, old: str, new: str, *, dry_run: bool = False) -> S
         )
         return rows.join(there.select("record_id").collect(), on="record_id", how="anti")
 
-    done = change_records(TableLocation(uri), pl.lit(True), renamed, hardware=old, dry_run=dry_run)
-    return StoreChange(done.after, done.before - done.after)
+    return change_records(TableLocation(uri), pl.lit(True), renamed, hardware=old, dry_run=dry_run)
 
 
 def delete_records(
     uri: str, hardware: str, source: str | None = None, *, dry_run: bool = False
-) -> StoreChange:
+) -> Rewriting:
     """Delete the records of a hardware.
 
     Args:
@@ -102,10 +87,10 @@ def delete_records(
             f"expected records of {hardware} from the file {source} in {uri}, found none. What there is: tencost "
             'records query sql "SELECT source.file, count(*) FROM records GROUP BY ALL"'
         )
-    return StoreChange(done.before)
+    return done
 
 
-def rename_dataset(uri: str, old: str, new: str, *, dry_run: bool = False) -> StoreChange:
+def rename_dataset(uri: str, old: str, new: str, *, dry_run: bool = False) -> Rewriting:
     """Give what records were read from another dataset's name; their ids, which do not tell it, stay.
 
     Args:
@@ -134,10 +119,10 @@ def rename_dataset(uri: str, old: str, new: str, *, dry_run: bool = False) -> St
             f"expected records of the dataset {old} in {uri}, found none. What there is: tencost "
             'records query sql "SELECT source.dataset, count(*) FROM all_records GROUP BY ALL"'
         )
-    return StoreChange(done.before)
+    return done
 
 
-def delete_listed(uri: str, listed: pl.DataFrame, *, dry_run: bool = False) -> StoreChange:
+def delete_listed(uri: str, listed: pl.DataFrame, *, dry_run: bool = False) -> Rewriting:
     """Delete the records of a list that are still there.
 
     Args:
@@ -148,8 +133,7 @@ def delete_listed(uri: str, listed: pl.DataFrame, *, dry_run: bool = False) -> S
     Raises:
         RecordError: no store.
     """
-    done = change_records(TableLocation(uri), key_in(listed), _none, dry_run=dry_run)
-    return StoreChange(done.before)
+    return change_records(TableLocation(uri), key_in(listed), _none, dry_run=dry_run)
 
 
 def _require_another(old: str, new: str) -> None:

@@ -27,8 +27,8 @@ from tencost.store.status import Status
 
 Row = dict[str, Any]
 KEY = ("hardware", "record_id")
-TOLD = ("status", "run_secs", "timestamp", "measurements")
-"""Columns that tell which measurements a row is of."""
+SINGLE = ("status", "run_secs", "timestamp")
+"""Columns that tell which measurement a row is of, where it is of one."""
 
 
 def measurements(row: Row) -> list[Row]:
@@ -64,7 +64,8 @@ def merged(rows: Sequence[Row]) -> Row:
             for measurement in measurements(row)
             if not any(_same(measurement, other) for other in distinct)
         ]
-    return rows[0] if len(distinct) == 1 else central(rows, distinct)
+    nothing_new = len(distinct) == len(measurements(rows[0]))
+    return rows[0] if nothing_new else central(rows, distinct)
 
 
 def central(rows: Sequence[Row], history: Iterable[Row]) -> Row:
@@ -106,22 +107,28 @@ def released(row: Row) -> Row:
 
 def one_of_each(table: pa.Table) -> pa.Table:
     """Return a table of the schema with one row for each record, where its first was."""
-    keys = pl.from_arrow(table.select(KEY))
-    assert isinstance(keys, pl.DataFrame)
-    if not keys.is_duplicated().any():
+    frame = pl.DataFrame(table)
+    several = frame.select(pl.struct(KEY).is_duplicated()).to_series()
+    if not several.any():
         return table
-    numbered = keys.with_row_index()
-    groups = (
-        numbered.group_by(KEY, maintain_order=True)
-        .agg("index")
-        .filter(pl.col("index").list.len() > 1)
-    )
-    replaced: dict[int, Row] = {}
-    drop = set()
-    for rows in groups["index"].to_list():
-        replaced[rows[0]] = merged(table.take(rows).to_pylist())
-        drop.update(rows)
-    return _replace(table, replaced, drop)
+    numbered = frame.with_row_index()
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in numbered.filter(several).iter_rows(named=True):
+        groups.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    numbers = pl.Series("index", [rows[0]["index"] for rows in groups.values()], pl.UInt32)
+    replacing = frame_of(map(merged, groups.values())).insert_column(0, numbers)
+    whole = pl.concat([numbered.filter(~several), replacing]).sort("index").drop("index")
+    return whole.to_arrow().cast(SCHEMA)
+
+
+def rows_of(frame: pl.DataFrame) -> list[Row]:
+    """Return the rows of a frame of the schema as Python's own values."""
+    return frame.to_arrow().cast(SCHEMA).to_pylist()
+
+
+def frame_of(rows: Iterable[Row]) -> pl.DataFrame:
+    """Return rows as a frame of the schema; other members of a row are left out."""
+    return pl.DataFrame(pa.Table.from_pylist(list(rows), schema=SCHEMA))
 
 
 def key_in(keys: pl.DataFrame) -> pl.Expr:
@@ -137,63 +144,9 @@ def measurement_count(table: pa.Table) -> int:
     return int(pa.compute.sum(pa.compute.fill_null(lengths, 1)).as_py() or 0)
 
 
-def among(keys: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
-    """Say of each row of `keys` whether `stored` has all its measurements; null where it lacks the record.
-
-    Both have the columns of KEY and TOLD.
-    """
-    joined = keys.with_row_index().join(
-        stored.unique(KEY).with_columns(held=True), on=KEY, how="left", suffix="_held"
-    )
-    alone = pl.col("measurements").is_null() & pl.col("measurements_held").is_null()
-    times = pl.col("run_secs").eq_missing(pl.col("run_secs_held"))
-    undated = pl.col("timestamp").is_null() | pl.col("timestamp_held").is_null()
-    stamped = (pl.col("timestamp") == pl.col("timestamp_held")) & (
-        pl.col("status") == pl.col("status_held")
-    )
-    quick = alone & times & (undated | stamped.fill_null(value=False))
-    pairs = joined.sort("index").select(
-        pl.when(pl.col("held")).then(quick).alias("known"), pl.col("held"), *TOLD, *_HELD
-    )
-    states = pairs["known"].to_list()
-    many = pairs.with_row_index().filter(
-        pl.col("held")
-        & ~pl.col("known")
-        & (pl.col("measurements").is_not_null() | pl.col("measurements_held").is_not_null())
-    )
-    for row in many.iter_rows(named=True):
-        mine = _told(row, "")
-        stored_measurements = _told(row, "_held")
-        states[row["index"]] = all(
-            any(_same(measurement, other) for other in stored_measurements) for measurement in mine
-        )
-    return pl.Series("known", states, dtype=pl.Boolean)
-
-
-_HELD = tuple(f"{name}_held" for name in TOLD)
-
-
-def _told(row: Row, suffix: str) -> list[Row]:
-    many = row[f"measurements{suffix}"]
-    return many or [{name: row[f"{name}{suffix}"] for name in TOLD[:3]}]
-
-
 def _when(measurement: Row) -> tuple[Any, ...]:
     place = (
         *tuple(measurement[name] or "" for name in ("dataset", "file")),
         measurement["line"] or 0,
     )
     return (measurement["timestamp"] is not None, measurement["timestamp"] or 0.0, *place)
-
-
-def _replace(table: pa.Table, replaced: dict[int, Row], drop: set[int]) -> pa.Table:
-    """Return a table with some rows replaced, by number, and others left out."""
-    replacements = pa.Table.from_pylist(list(replaced.values()), schema=SCHEMA)
-    order: list[int] = []
-    numbers = {row: table.num_rows + place for place, row in enumerate(replaced)}
-    for row in range(table.num_rows):
-        if row in numbers:
-            order.append(numbers[row])
-        elif row not in drop:
-            order.append(row)
-    return pa.concat_tables([table.cast(SCHEMA), replacements]).take(pa.array(order, pa.int64()))

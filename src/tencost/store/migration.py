@@ -23,18 +23,17 @@ import polars as pl
 
 from tencost.store.delta import (
     TableLocation,
-    add_columns,
     commit_version,
     may_need_migration,
     require_table,
     retry,
-    set_schema_version,
+    upgrade,
 )
 from tencost.store.generator import UNKNOWN, inferred
 from tencost.store.ids import record_id
 from tencost.store.layout import Folder, data_files
-from tencost.store.measured import Row, central, measurements
-from tencost.store.rewriting import frame_of, rewrite_rows, rows_of
+from tencost.store.measured import Row, central, frame_of, measurements, rows_of
+from tencost.store.rewriting import rewrite_rows
 
 ABOUT = (
     "engine_version",
@@ -165,7 +164,7 @@ def _divided(row: Row, logs: LogGenerators) -> list[Row]:
 
 
 def _migrate(place: TableLocation, dry_run: bool) -> Migration:
-    table = require_table(place) if dry_run else add_columns(place)
+    table = require_table(place)
     folder = Folder(place.uri, place.storage_options)
     files = [file for file in data_files(table) if may_need_migration(folder, [file])]
     logs = LogGenerators()
@@ -188,5 +187,5 @@ def _migrate(place: TableLocation, dry_run: bool) -> Migration:
     if not dry_run:
         if done.replaced:
             commit_version(table, done.added, done.replaced)
-        set_schema_version(place)
+        upgrade(place)
     return Migration(records, divided, dict(generators))

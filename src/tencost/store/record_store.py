@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 
 from tencost.errors import RecordError
 from tencost.store import compaction, remote
-from tencost.store.compaction import Compaction, files_to_rewrite, merge_files, small
+from tencost.store.compaction import files_to_rewrite, merge_files, small
 from tencost.store.delta import (
     TableLocation,
     commit_version,
@@ -37,15 +37,16 @@ from tencost.store.delta import (
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.measured import (
     KEY,
-    TOLD,
-    among,
+    SINGLE,
+    frame_of,
     key_in,
     measurement_count,
     one_of_each,
     released,
+    rows_of,
 )
 from tencost.store.reading import StoredRecords, StoreView, View
-from tencost.store.rewriting import change_records, frame_of, rewrite_rows, rows_of
+from tencost.store.rewriting import Rewriting, change_records, rewrite_rows
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION, Record, to_arrow
 
 
@@ -139,7 +140,7 @@ class RecordStore(StoredRecords):
         self._tidy(append.beside)
         return added
 
-    def compact(self, *, full: bool = False) -> Compaction:
+    def compact(self, *, full: bool = False) -> Rewriting:
         """Rewrite small and overlapping files into sorted ones (`full`: all files), for fast look-ups.
 
         Safe beside writers and readers: rows do not change, each hardware is one commit. Versions
@@ -151,18 +152,17 @@ class RecordStore(StoredRecords):
         self._refuse_pinned()
         require_table(self._place)
         files = data_files(retry(self.uri, partial(writable_table, self._place)))
-        rewrites = []
+        done = Rewriting()
         for name in sorted({file.hardware for file in files}):
             mine = files_to_rewrite([file for file in files if file.hardware == name], full)
             if mine:
-                rewrites.append(merge_files(self._place, mine))
+                merging = merge_files(self._place, mine)
+                done.replaced += mine
+                done.added += merging.added
+                done.after += merging.after
         with remote.explain_store_errors(self.uri, self._place.storage_options):
             require_table(self._place).create_checkpoint()
-        return Compaction(
-            sum(rewrite.replaced for rewrite in rewrites),
-            sum(rewrite.written for rewrite in rewrites),
-            sum(rewrite.rows for rewrite in rewrites),
-        )
+        return done
 
     def release(self, record_ids: Iterable[str]) -> int:
         """Take records out of quarantine; return how many were in it."""
@@ -271,29 +271,33 @@ class _Append:
 
     def _split(self, files: Sequence[DataFile]) -> pl.Series | None:
         """Drop rows whose measurements the files have; say which of the others are of records that the files have."""
-        keys = pl.from_arrow(self._rows.select([*KEY, "workload_id", *TOLD]))
-        assert isinstance(keys, pl.DataFrame)
+        told = [*KEY, *SINGLE, "measurements"]
+        keys = pl.DataFrame(self._rows.select([*told, "workload_id"]))
         stored = []
         for (name,), mine in keys.group_by(PARTITION):
             # Files and row groups without the workloads are not read.
             same = pl.col("workload_id").is_in(mine["workload_id"].unique().implode())
             same &= pl.col("record_id").is_in(mine["record_id"].implode())
             near = self._folder.scan(_near(files, str(name), mine))
-            stored.append(near.filter(same).select(*KEY, *TOLD).collect())
-        if not any(map(len, stored)):
+            stored.append(near.filter(same).select(told).collect())
+        pairs = keys.join(
+            pl.concat(stored), on=KEY, how="left", suffix="_stored", maintain_order="left"
+        )
+        present = pairs["status_stored"].is_not_null()
+        if not present.any():
             return None
-        states = among(keys, pl.concat(stored))
-        remaining = ~states.fill_null(value=False)
-        if not remaining.all() or states.is_not_null().any():
-            self._written = []
-        self._rows = self._rows.filter(remaining.to_arrow())
-        again = states.filter(remaining).is_not_null()
+        self._written = []
+        # The usual case, thousands in a log that is imported again. Others are compared one by one.
+        single = pl.all_horizontal(pl.col("measurements", "measurements_stored").is_null())
+        equal = (pl.col(name).eq_missing(pl.col(f"{name}_stored")) for name in SINGLE)
+        known = present & pairs.select(pl.all_horizontal(single, *equal)).to_series()
+        self._rows = self._rows.filter((~known).to_arrow())
+        again = present.filter(~known)
         return again if again.any() else None
 
     def _write_again(self, files: Sequence[DataFile], again: pl.Series) -> list[DataFile]:
         """Write the rows; merge the rows `again` into the files that have their records, and return these files."""
-        measured = pl.from_arrow(self._rows.filter(again.to_arrow()))
-        assert isinstance(measured, pl.DataFrame)
+        measured = pl.DataFrame(self._rows.filter(again.to_arrow()))
         rows = self._rows.filter((~again).to_arrow())
         further = 0
 

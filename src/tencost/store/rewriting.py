@@ -6,11 +6,10 @@ folder after the hardware whatever its length, and MEASURED
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
-import pyarrow as pa
 from deltalake.transaction import AddAction
 
 from tencost.store.delta import (
@@ -21,19 +20,28 @@ from tencost.store.delta import (
     writable_table,
 )
 from tencost.store.layout import DataFile, Folder, data_files
-from tencost.store.measured import Row
 from tencost.store.reading import StoreView
 from tencost.store.schema import SCHEMA
 
 
 @dataclass
 class Rewriting:
-    """Files written anew: those that a commit removes, those that it adds, and how many rows were chosen and became."""
+    """Files written anew.
 
-    replaced: list[DataFile]
-    added: list[AddAction]
+    Attributes:
+        replaced: the files that go.
+        added: those that come; none after a dry run.
+        before: rows that were chosen.
+        after: rows that are there in their place.
+    """
+
+    replaced: list[DataFile] = field(default_factory=list)
+    added: list[AddAction] = field(default_factory=list)
     before: int = 0
     after: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.after:,} rows in {len(self.replaced):,} files rewritten into {len(self.added):,}"
 
 
 def rewrite_rows(
@@ -53,7 +61,7 @@ def rewrite_rows(
         change: chosen rows of a file -> those in their place.
         dry_run: count only.
     """
-    done = Rewriting([], [])
+    done = Rewriting()
     chosen = chosen.fill_null(False)
     for file in files:
         rows = folder.scan([file]).filter(chosen).collect()
@@ -104,15 +112,3 @@ def change_records(
         return done
 
     return retry(place.uri, attempt)
-
-
-def rows_of(frame: pl.DataFrame) -> list[Row]:
-    """Return the rows of a frame of the schema as Python's own values."""
-    return frame.to_arrow().cast(SCHEMA).to_pylist()
-
-
-def frame_of(rows: Iterable[Row]) -> pl.DataFrame:
-    """Return rows as a frame of the schema."""
-    frame = pl.from_arrow(pa.Table.from_pylist(list(rows), schema=SCHEMA))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
