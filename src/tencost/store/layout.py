@@ -14,6 +14,7 @@ import json
 import re
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,11 +79,10 @@ class DataFile:
     lowest: str | None = None
     highest: str | None = None
 
-    def may_have(self, workload_id: str) -> bool:
-        """Say whether the workload's id lies between the file's bounds."""
-        return (self.lowest is None or self.lowest <= workload_id) and (
-            self.highest is None or workload_id <= self.highest
-        )
+    def may_have(self, workloads: Sequence[str]) -> bool:
+        """Say whether one of some workload ids, sorted, lies between the file's bounds."""
+        first = 0 if self.lowest is None else bisect_left(workloads, self.lowest)
+        return first < len(workloads) and (self.highest is None or workloads[first] <= self.highest)
 
 
 def data_files(table: DeltaTable) -> list[DataFile]:

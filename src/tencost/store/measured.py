@@ -27,8 +27,8 @@ from tencost.store.status import Status
 
 Row = dict[str, Any]
 KEY = ("hardware", "record_id")
-SINGLE = ("status", "run_secs", "timestamp")
-"""Columns that tell which measurement a row is of, where it is of one."""
+TOLD = ("status", "run_secs", "timestamp", "measurements")
+"""Columns that tell which measurements a row is of."""
 
 
 def measurements(row: Row) -> list[Row]:
@@ -57,15 +57,14 @@ def _same(measurement: Row, other: Row) -> bool:
 
 def merged(rows: Sequence[Row]) -> Row:
     """Merge rows that have one record_id into one row; rows of the store come first."""
-    distinct: list[Row] = []
-    for row in rows:
-        distinct += [
+    stored = distinct = measurements(rows[0])
+    for row in rows[1:]:
+        distinct = distinct + [
             measurement
             for measurement in measurements(row)
             if not any(_same(measurement, other) for other in distinct)
         ]
-    nothing_new = len(distinct) == len(measurements(rows[0]))
-    return rows[0] if nothing_new else central(rows, distinct)
+    return rows[0] if len(distinct) == len(stored) else central(rows, distinct)
 
 
 def central(rows: Sequence[Row], history: Iterable[Row]) -> Row:
@@ -142,6 +141,27 @@ def measurement_count(table: pa.Table) -> int:
     """Return how many measurements the rows of a table are of."""
     lengths = pa.compute.list_value_length(table.column("measurements"))
     return int(pa.compute.sum(pa.compute.fill_null(lengths, 1)).as_py() or 0)
+
+
+def among(rows: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
+    """Say of each row whether `stored` has all its measurements; null where it lacks the record.
+
+    Both have the columns of KEY and TOLD; `stored` has a record once.
+    """
+    pairs = rows.join(stored, on=KEY, how="left", suffix="_stored", maintain_order="left")
+    # The usual case, thousands in a log that is imported again: both of one measurement, and it is the same.
+    single = pl.all_horizontal(pl.col("measurements", "measurements_stored").is_null())
+    equal = [pl.col(name).eq_missing(pl.col(f"{name}_stored")) for name in TOLD[:3]]
+    same = pl.when(pl.col("status_stored").is_not_null()).then(pl.all_horizontal(single, *equal))
+    states = pairs.select(same).to_series()
+    compared = states.to_list()
+    for row in pairs.with_row_index().filter(~states).iter_rows(named=True):
+        there = row["measurements_stored"] or [{name: row[f"{name}_stored"] for name in TOLD[:3]}]
+        compared[row["index"]] = all(
+            any(_same(measurement, other) for other in there)
+            for measurement in row["measurements"] or [row]
+        )
+    return pl.Series(compared, dtype=pl.Boolean)
 
 
 def _when(measurement: Row) -> tuple[Any, ...]:

@@ -10,7 +10,6 @@ with a store.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +36,8 @@ from tencost.store.delta import (
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
 from tencost.store.measured import (
     KEY,
-    SINGLE,
+    TOLD,
+    among,
     frame_of,
     key_in,
     measurement_count,
@@ -271,28 +271,21 @@ class _Append:
 
     def _split(self, files: Sequence[DataFile]) -> pl.Series | None:
         """Drop rows whose measurements the files have; say which of the others are of records that the files have."""
-        told = [*KEY, *SINGLE, "measurements"]
-        keys = pl.DataFrame(self._rows.select([*told, "workload_id"]))
+        keys = pl.DataFrame(self._rows.select([*KEY, "workload_id", *TOLD]))
         stored = []
         for (name,), mine in keys.group_by(PARTITION):
             # Files and row groups without the workloads are not read.
             same = pl.col("workload_id").is_in(mine["workload_id"].unique().implode())
             same &= pl.col("record_id").is_in(mine["record_id"].implode())
             near = self._folder.scan(_near(files, str(name), mine))
-            stored.append(near.filter(same).select(told).collect())
-        pairs = keys.join(
-            pl.concat(stored), on=KEY, how="left", suffix="_stored", maintain_order="left"
-        )
-        present = pairs["status_stored"].is_not_null()
-        if not present.any():
+            stored.append(near.filter(same).select(*KEY, *TOLD).collect())
+        states = among(keys, pl.concat(stored))
+        if states.is_null().all():
             return None
         self._written = []
-        # The usual case, thousands in a log that is imported again. Others are compared one by one.
-        single = pl.all_horizontal(pl.col("measurements", "measurements_stored").is_null())
-        equal = (pl.col(name).eq_missing(pl.col(f"{name}_stored")) for name in SINGLE)
-        known = present & pairs.select(pl.all_horizontal(single, *equal)).to_series()
-        self._rows = self._rows.filter((~known).to_arrow())
-        again = present.filter(~known)
+        remaining = ~states.fill_null(value=False)
+        self._rows = self._rows.filter(remaining.to_arrow())
+        again = states.filter(remaining).is_not_null()
         return again if again.any() else None
 
     def _write_again(self, files: Sequence[DataFile], again: pl.Series) -> list[DataFile]:
@@ -325,16 +318,10 @@ class _Append:
 def _near(files: Sequence[DataFile], hardware: str, keys: pl.DataFrame) -> list[DataFile]:
     """Return the files of a hardware that may have workloads of `keys`: a record's id names its workload."""
     workloads = sorted(keys["workload_id"].unique())
-    return [file for file in files if file.hardware == hardware and _any_in(file, workloads)]
+    return [file for file in files if file.hardware == hardware and file.may_have(workloads)]
 
 
 def _added(rows: pa.Table, again: int) -> Added:
     """Count what is added by rows of new records, and by `again` measurements of stored records."""
     quarantined = rows.num_rows - rows.column("quarantine").null_count
     return Added(rows.num_rows, measurement_count(rows) - rows.num_rows + again, quarantined)
-
-
-def _any_in(file: DataFile, workloads: Sequence[str]) -> bool:
-    """Say whether one of the workloads (sorted) lies between the file's bounds."""
-    first = 0 if file.lowest is None else bisect_left(workloads, file.lowest)
-    return first < len(workloads) and (file.highest is None or workloads[first] <= file.highest)
