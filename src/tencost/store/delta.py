@@ -184,6 +184,8 @@ def commit_version(
 ) -> None:
     """Commit as the version after the table's: files that come, and those whose rows are in them or gone.
 
+    Constraints of the table would not hold here: Delta Lake checks them in its own writers alone.
+
     Raises:
         CommitFailedError: another writer made that version; nothing was committed.
     """

@@ -117,7 +117,7 @@ class Folder:
     def scan(self, files: Sequence[DataFile]) -> pl.LazyFrame:
         """Return the rows of files with all columns of the schema, those that a file lacks null.
 
-        The hardware is the log's, not the folder's name, which is for people.
+        The hardware is the log's; polars.scan_delta takes it from the folder's name, which is for people.
         """
         stored = {name: kind for name, kind in COLUMNS.items() if name != PARTITION}
         root = self.uri.rstrip("/") if self.local is None else str(self.local.absolute())
