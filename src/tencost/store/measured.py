@@ -106,11 +106,10 @@ def released(row: Row) -> Row:
 
 def one_of_each(table: pa.Table) -> pa.Table:
     """Return a table of the schema with one row for each record, where its first was."""
-    frame = pl.DataFrame(table)
-    several = frame.select(pl.struct(KEY).is_duplicated()).to_series()
+    several = pl.DataFrame(table.select(KEY)).is_duplicated()
     if not several.any():
         return table
-    numbered = frame.with_row_index()
+    numbered = pl.DataFrame(table).with_row_index()
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in numbered.filter(several).iter_rows(named=True):
         groups.setdefault(tuple(row[name] for name in KEY), []).append(row)
