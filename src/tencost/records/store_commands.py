@@ -137,10 +137,11 @@ def rename(
     old, new = hardware or dataset or ("", "")
     plain_name(kind, new)
     renamed = change(_place(store_uri, root), old, new, dry_run=dry_run)
-    duplicates = f"; {renamed.duplicates} more were there already" if renamed.duplicates else ""
+    there = renamed.before - renamed.after
+    duplicates = f"; {there} more were there already" if there else ""
     verb = "would be renamed" if dry_run else "renamed"
     of = "" if dataset is None else "the dataset "
-    sys.stdout.write(f"{verb}: {renamed.records} records of {of}{old} to {new}{duplicates}\n")
+    sys.stdout.write(f"{verb}: {renamed.after} records of {of}{old} to {new}{duplicates}\n")
 
 
 def delete(
@@ -184,7 +185,7 @@ def delete(
         counts = listed.group_by("hardware").len().sort("hardware")
         of = "of " + ", ".join(f"{name} ({number})" for name, number in counts.iter_rows())
     verb = "would be deleted" if dry_run else "deleted"
-    sys.stdout.write(f"{verb}: {deleted.records} records {of}\n")
+    sys.stdout.write(f"{verb}: {deleted.before} records {of}\n")
 
 
 def _place(uri: str | None, root: Path) -> str:

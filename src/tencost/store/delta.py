@@ -143,38 +143,26 @@ def writable_table(place: TableLocation) -> DeltaTable:
             f"{_schema_version(table)}, whose records do not tell code generators apart. Bring it up to date once "
             f"(nothing is lost): tencost records migrate --store {without_secrets(place.uri)}"
         )
-    # Two commits, each harmless on its own: a writer killed between them leaves the second to the next.
-    add_columns(place)
-    return set_schema_version(place)
+    return upgrade(place)
 
 
-def add_columns(place: TableLocation) -> DeltaTable:
-    """Return the table with the columns that it lacks.
+def upgrade(place: TableLocation) -> DeltaTable:
+    """Return the table with the columns that it lacks, said to be of today's schema version.
 
     Raises:
         CommitFailedError: another writer was faster; call again.
     """
+    # Two commits, each harmless on its own: a writer killed between them leaves the second to the next.
     table = require_table(place)
     present = {column.name for column in table.schema().fields}
-    absent = [column for column in SCHEMA if column.name not in present]
-    if not absent:
-        return table
-    columns = Schema.from_arrow(pa.schema(absent)).fields
-    table.alter.add_columns(columns, commit_properties=NEXT_VERSION_OR_NONE)
-    return require_table(place)
-
-
-def set_schema_version(place: TableLocation) -> DeltaTable:
-    """Return the table, said to be of today's schema version.
-
-    Raises:
-        CommitFailedError: another writer was faster; call again.
-    """
-    table = require_table(place)
-    if _schema_version(table) == SCHEMA_VERSION:
-        return table
-    table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=NEXT_VERSION_OR_NONE)
-    return require_table(place)
+    if absent := [column for column in SCHEMA if column.name not in present]:
+        columns = Schema.from_arrow(pa.schema(absent)).fields
+        table.alter.add_columns(columns, commit_properties=NEXT_VERSION_OR_NONE)
+        table = require_table(place)
+    if _schema_version(table) != SCHEMA_VERSION:
+        table.alter.set_table_description(TABLE_DESCRIPTION, commit_properties=NEXT_VERSION_OR_NONE)
+        table = require_table(place)
+    return table
 
 
 def may_need_migration(folder: Folder, files: Sequence[DataFile]) -> bool:
@@ -191,29 +179,30 @@ def may_need_migration(folder: Folder, files: Sequence[DataFile]) -> bool:
     return not rows.select("record_id").head(1).collect().is_empty()
 
 
-def commit_version(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
-    """Commit as the version after the table's.
+def commit_version(
+    table: DeltaTable, added: Sequence[AddAction], replaced: Sequence[DataFile] = ()
+) -> None:
+    """Commit as the version after the table's: files that come, and those whose rows are in them or gone.
+
+    Constraints of the table would not hold here: Delta Lake checks them in its own writers alone.
 
     Raises:
         CommitFailedError: another writer made that version; nothing was committed.
     """
+    # Unlike the log itself, deltalake wants the path without percent-encoding here. Removals are changes of data even
+    # where the rows stay: beside others, Delta Lake's own operations do not see that a file is gone.
+    now = int(time.time() * 1000)
+    removed = [
+        RemoveAction(unquote(file.path), True, now, partition_values={PARTITION: file.hardware})
+        for file in replaced
+    ]
     table.create_write_transaction(
-        list(actions),
+        [*removed, *added],
         "append",
         table.schema(),
         [PARTITION],
         commit_properties=NEXT_VERSION_OR_NONE,
     )
-
-
-def removals(files: Sequence[DataFile]) -> list[RemoveAction]:
-    """Return what removes files from the log whose rows are in others."""
-    # Unlike the log itself, deltalake wants the path without percent-encoding here.
-    now = int(time.time() * 1000)
-    return [
-        RemoveAction(unquote(file.path), False, now, partition_values={PARTITION: file.hardware})
-        for file in files
-    ]
 
 
 @contextmanager

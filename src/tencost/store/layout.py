@@ -14,6 +14,7 @@ import json
 import re
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,11 +79,10 @@ class DataFile:
     lowest: str | None = None
     highest: str | None = None
 
-    def may_have(self, workload_id: str) -> bool:
-        """Say whether the workload's id lies between the file's bounds."""
-        return (self.lowest is None or self.lowest <= workload_id) and (
-            self.highest is None or workload_id <= self.highest
-        )
+    def may_have(self, workloads: Sequence[str]) -> bool:
+        """Say whether one of some workload ids, sorted, lies between the file's bounds."""
+        first = 0 if self.lowest is None else bisect_left(workloads, self.lowest)
+        return first < len(workloads) and (self.highest is None or workloads[first] <= self.highest)
 
 
 def data_files(table: DeltaTable) -> list[DataFile]:
@@ -117,7 +117,7 @@ class Folder:
     def scan(self, files: Sequence[DataFile]) -> pl.LazyFrame:
         """Return the rows of files with all columns of the schema, those that a file lacks null.
 
-        The hardware is the log's, not the folder's name, which is for people.
+        The hardware is the log's; polars.scan_delta takes it from the folder's name, which is for people.
         """
         stored = {name: kind for name, kind in COLUMNS.items() if name != PARTITION}
         root = self.uri.rstrip("/") if self.local is None else str(self.local.absolute())
@@ -136,24 +136,21 @@ class Folder:
             parts.append(filled.select(COLUMNS.names()))
         return parts[1] if len(parts) == 2 else pl.concat(parts)
 
-    def write(self, table: pa.Table, data_change: bool = True) -> list[AddAction]:
+    def write(self, table: pa.Table) -> list[AddAction]:
         """Sort rows of :data:`SCHEMA` and write them as files; return what the log is to add.
 
-        The files belong to no version until those actions are committed. `data_change` says whether
-        the rows are new to the store. Delta Lake's own writer
+        The files belong to no version until those actions are committed. Delta Lake's own writer
         commits what it writes at once: a writer that another overtakes would write its rows again
         for each try, here it commits the same files again.
         """
         rows_of_group = group_rows(table.nbytes, table.num_rows)
         return [
-            self._add(name, part, rows_of_group, data_change)
+            self._add(name, part, rows_of_group)
             for name, rows in by_hardware(table)
             for part in in_pieces(rows, rows_of_group * FILE_GROUPS)
         ]
 
-    def _add(
-        self, hardware: str, rows: pa.Table, rows_of_group: int, data_change: bool
-    ) -> AddAction:
+    def _add(self, hardware: str, rows: pa.Table, rows_of_group: int) -> AddAction:
         # For people; what the rows' hardware is stands in the log, and a log's word for it may be of any length.
         folder = f"{PARTITION}={re.sub(r'[^A-Za-z0-9._-]', '_', hardware)[:100]}"
         path = f"{folder}/{uuid.uuid4()}.zstd.parquet"
@@ -181,7 +178,7 @@ class Folder:
             size=content.size,
             partition_values={PARTITION: hardware},
             modification_time=int(time.time() * 1000),
-            data_change=data_change,
+            data_change=True,
             stats=json.dumps(stats),
         )
 

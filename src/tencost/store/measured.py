@@ -57,14 +57,14 @@ def _same(measurement: Row, other: Row) -> bool:
 
 def merged(rows: Sequence[Row]) -> Row:
     """Merge rows that have one record_id into one row; rows of the store come first."""
-    distinct: list[Row] = []
-    for row in rows:
-        distinct += [
+    stored = distinct = measurements(rows[0])
+    for row in rows[1:]:
+        distinct = distinct + [
             measurement
             for measurement in measurements(row)
             if not any(_same(measurement, other) for other in distinct)
         ]
-    return rows[0] if len(distinct) == 1 else central(rows, distinct)
+    return rows[0] if len(distinct) == len(stored) else central(rows, distinct)
 
 
 def central(rows: Sequence[Row], history: Iterable[Row]) -> Row:
@@ -106,22 +106,34 @@ def released(row: Row) -> Row:
 
 def one_of_each(table: pa.Table) -> pa.Table:
     """Return a table of the schema with one row for each record, where its first was."""
-    keys = pl.from_arrow(table.select(KEY))
-    assert isinstance(keys, pl.DataFrame)
-    if not keys.is_duplicated().any():
+    several = pl.DataFrame(table.select(KEY)).is_duplicated()
+    if not several.any():
         return table
-    numbered = keys.with_row_index()
-    groups = (
-        numbered.group_by(KEY, maintain_order=True)
-        .agg("index")
-        .filter(pl.col("index").list.len() > 1)
-    )
-    replaced: dict[int, Row] = {}
-    drop = set()
-    for rows in groups["index"].to_list():
-        replaced[rows[0]] = merged(table.take(rows).to_pylist())
-        drop.update(rows)
-    return _replace(table, replaced, drop)
+    numbered = pl.DataFrame(table).with_row_index()
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in numbered.filter(several).iter_rows(named=True):
+        groups.setdefault(tuple(row[name] for name in KEY), []).append(row)
+    numbers = pl.Series("index", [rows[0]["index"] for rows in groups.values()], pl.UInt32)
+    replacing = frame_of(map(merged, groups.values())).insert_column(0, numbers)
+    whole = pl.concat([numbered.filter(~several), replacing]).sort("index").drop("index")
+    return whole.to_arrow().cast(SCHEMA)
+
+
+def rows_of(frame: pl.DataFrame) -> list[Row]:
+    """Return the rows of a frame of the schema as Python's own values."""
+    return frame.to_arrow().cast(SCHEMA).to_pylist()
+
+
+def frame_of(rows: Iterable[Row]) -> pl.DataFrame:
+    """Return rows as a frame of the schema; other members of a row are left out."""
+    return pl.DataFrame(pa.Table.from_pylist(list(rows), schema=SCHEMA))
+
+
+def key_in(keys: pl.DataFrame) -> pl.Expr:
+    """Return the condition that a row's record is one of `keys`, with the columns of KEY."""
+    # The hardware counts: logs of RFC 4304 keep their ids, so that two may have the same.
+    key = pl.concat_str(KEY, separator="\0")
+    return key.is_in(keys.select(key).to_series().implode())
 
 
 def measurement_count(table: pa.Table) -> int:
@@ -130,45 +142,25 @@ def measurement_count(table: pa.Table) -> int:
     return int(pa.compute.sum(pa.compute.fill_null(lengths, 1)).as_py() or 0)
 
 
-def among(keys: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
-    """Say of each row of `keys` whether `stored` has all its measurements; null where it lacks the record.
+def among(rows: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
+    """Say of each row whether `stored` has all its measurements; null where it lacks the record.
 
-    Both have the columns of KEY and TOLD.
+    Both have the columns of KEY and TOLD; `stored` has a record once.
     """
-    joined = keys.with_row_index().join(
-        stored.unique(KEY).with_columns(held=True), on=KEY, how="left", suffix="_held"
-    )
-    alone = pl.col("measurements").is_null() & pl.col("measurements_held").is_null()
-    times = pl.col("run_secs").eq_missing(pl.col("run_secs_held"))
-    undated = pl.col("timestamp").is_null() | pl.col("timestamp_held").is_null()
-    stamped = (pl.col("timestamp") == pl.col("timestamp_held")) & (
-        pl.col("status") == pl.col("status_held")
-    )
-    quick = alone & times & (undated | stamped.fill_null(value=False))
-    pairs = joined.sort("index").select(
-        pl.when(pl.col("held")).then(quick).alias("known"), pl.col("held"), *TOLD, *_HELD
-    )
-    states = pairs["known"].to_list()
-    many = pairs.with_row_index().filter(
-        pl.col("held")
-        & ~pl.col("known")
-        & (pl.col("measurements").is_not_null() | pl.col("measurements_held").is_not_null())
-    )
-    for row in many.iter_rows(named=True):
-        mine = _told(row, "")
-        stored_measurements = _told(row, "_held")
-        states[row["index"]] = all(
-            any(_same(measurement, other) for other in stored_measurements) for measurement in mine
+    pairs = rows.join(stored, on=KEY, how="left", suffix="_stored", maintain_order="left")
+    # The usual case, thousands in a log that is imported again: both of one measurement, and it is the same.
+    single = pl.all_horizontal(pl.col("measurements", "measurements_stored").is_null())
+    equal = [pl.col(name).eq_missing(pl.col(f"{name}_stored")) for name in TOLD[:3]]
+    same = pl.when(pl.col("status_stored").is_not_null()).then(pl.all_horizontal(single, *equal))
+    states = pairs.select(same).to_series()
+    compared = states.to_list()
+    for row in pairs.with_row_index().filter(~states).iter_rows(named=True):
+        there = row["measurements_stored"] or [{name: row[f"{name}_stored"] for name in TOLD[:3]}]
+        compared[row["index"]] = all(
+            any(_same(measurement, other) for other in there)
+            for measurement in row["measurements"] or [row]
         )
-    return pl.Series("known", states, dtype=pl.Boolean)
-
-
-_HELD = tuple(f"{name}_held" for name in TOLD)
-
-
-def _told(row: Row, suffix: str) -> list[Row]:
-    many = row[f"measurements{suffix}"]
-    return many or [{name: row[f"{name}{suffix}"] for name in TOLD[:3]}]
+    return pl.Series(compared, dtype=pl.Boolean)
 
 
 def _when(measurement: Row) -> tuple[Any, ...]:
@@ -177,16 +169,3 @@ def _when(measurement: Row) -> tuple[Any, ...]:
         measurement["line"] or 0,
     )
     return (measurement["timestamp"] is not None, measurement["timestamp"] or 0.0, *place)
-
-
-def _replace(table: pa.Table, replaced: dict[int, Row], drop: set[int]) -> pa.Table:
-    """Return a table with some rows replaced, by number, and others left out."""
-    replacements = pa.Table.from_pylist(list(replaced.values()), schema=SCHEMA)
-    order: list[int] = []
-    numbers = {row: table.num_rows + place for place, row in enumerate(replaced)}
-    for row in range(table.num_rows):
-        if row in numbers:
-            order.append(numbers[row])
-        elif row not in drop:
-            order.append(row)
-    return pa.concat_tables([table.cast(SCHEMA), replacements]).take(pa.array(order, pa.int64()))

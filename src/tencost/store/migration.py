@@ -14,30 +14,26 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from tencost.store.delta import (
     TableLocation,
-    add_columns,
     commit_version,
     may_need_migration,
-    removals,
     require_table,
     retry,
-    set_schema_version,
+    upgrade,
 )
 from tencost.store.generator import UNKNOWN, inferred
 from tencost.store.ids import record_id
 from tencost.store.layout import Folder, data_files
-from tencost.store.measured import Row, central, measurements
-from tencost.store.schema import SCHEMA
+from tencost.store.measured import Row, central, frame_of, measurements, rows_of
+from tencost.store.rewriting import rewrite_rows
 
 ABOUT = (
     "engine_version",
@@ -78,16 +74,6 @@ def migrate_store(uri: str, *, dry_run: bool = False) -> Migration:
     """
     require_table(TableLocation(uri))
     return retry(uri, partial(_migrate, TableLocation(uri), dry_run))
-
-
-def migrated(rows: Sequence[Row], logs: LogGenerators) -> list[Row]:
-    """Return the rows that take the place of a store's rows, each with its generator, its id and its alias.
-
-    Args:
-        rows: of schema.SCHEMA, no two of one record.
-        logs: what single measurements tell of the generators of their logs.
-    """
-    return [new for row in rows for new in _divided(row, logs)]
 
 
 @dataclass
@@ -178,39 +164,28 @@ def _divided(row: Row, logs: LogGenerators) -> list[Row]:
 
 
 def _migrate(place: TableLocation, dry_run: bool) -> Migration:
-    table = require_table(place) if dry_run else add_columns(place)
+    table = require_table(place)
     folder = Folder(place.uri, place.storage_options)
     files = [file for file in data_files(table) if may_need_migration(folder, [file])]
     logs = LogGenerators()
     for file in files:
-        logs.add(_rows(folder, file))
+        logs.add(rows_of(folder.scan([file]).collect()))
     logs.sort()
-    replaced, added = [], []
     records = divided = 0
-    generators: dict[str, int] = defaultdict(int)
-    for file in files:
-        old = _rows(folder, file)
-        new = [(row, _divided(row, logs)) for row in old]
-        changed = [(row, rows) for row, rows in new if rows != [row]]
-        if not changed:
-            continue
+    generators: Counter[str] = Counter()
+
+    def migrated_rows(stored: pl.DataFrame) -> pl.DataFrame:
+        nonlocal records, divided
+        new = [(row, _divided(row, logs)) for row in rows_of(stored)]
+        changed = [rows for row, rows in new if rows != [row]]
         records += len(changed)
-        divided += sum(len(rows) > 1 for _, rows in changed)
-        for _, rows in changed:
-            for row in rows:
-                generators[row["generator"] or UNKNOWN] += 1
-        replaced.append(file)
-        if not dry_run:
-            whole = [row for _, rows in new for row in rows]
-            added += folder.write(pa.Table.from_pylist(whole, schema=SCHEMA))
-    if replaced and not dry_run:
-        commit_version(table, [*removals(replaced), *added])
+        divided += sum(len(rows) > 1 for rows in changed)
+        generators.update(row["generator"] or UNKNOWN for rows in changed for row in rows)
+        return frame_of(row for _, rows in new for row in rows)
+
+    done = rewrite_rows(folder, files, pl.lit(True), migrated_rows, dry_run=dry_run)
     if not dry_run:
-        set_schema_version(place)
+        if done.replaced:
+            commit_version(table, done.added, done.replaced)
+        upgrade(place)
     return Migration(records, divided, dict(generators))
-
-
-def _rows(folder: Folder, file: Any) -> list[Row]:
-    frame = folder.scan([file]).collect()
-    assert isinstance(frame, pl.DataFrame)
-    return frame.to_arrow().cast(SCHEMA).to_pylist()

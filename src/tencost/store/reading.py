@@ -77,7 +77,7 @@ class StoreView(View):
         files = [file for file in self.files if file.hardware in hardware]
         if workload_id is None:
             return self.folder.scan(files)
-        files = [file for file in files if file.may_have(workload_id)]
+        files = [file for file in files if file.may_have([workload_id])]
         return self.folder.scan(files).filter(pl.col("workload_id") == workload_id)
 
     def without(self, other: StoreView) -> StoreView:
