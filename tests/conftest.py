@@ -291,6 +291,35 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def undrawn_figures() -> Iterator[None]:
+    """Figures are empty files: drawing them takes half of an evaluation. evaluate/test_evaluate_stage.py draws them."""
+    with pytest.MonkeyPatch.context() as patch:
+        save = "matplotlib.figure.Figure.savefig"
+        patch.setattr(save, lambda _figure, path, **_settings: Path(path).touch())
+        yield
+
+
+@pytest.fixture(scope="module")
+def networks_read_once() -> Iterator[None]:
+    """A network of transformers is read once for all tests of a file: exporting it takes seconds."""
+    from tencost.networks import network
+
+    read, networks = network.read_network, {}
+
+    def read_once(config: Any, root: Path | None = None) -> Any:
+        if config.source != "transformers":
+            return read(config, root)
+        definition = repr(config)
+        if definition not in networks:
+            networks[definition] = read(config, root)
+        return networks[definition]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "read_network", read_once)
+        yield
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Keep PyTorch at one thread: small tensors gain nothing by more, which wait for each other on a busy machine."""

@@ -33,6 +33,7 @@ from tencost.tracking import runs as tracking
 from tencost.train.data import Data
 from tencost.train.data.samples import join_samples
 
+pytestmark = pytest.mark.usefixtures("undrawn_figures")
 Train = Callable[..., Path]
 NAME = "tencost-toy-1c"
 FIRST, SECOND = f"{FEATURE_ABI}.0", f"{FEATURE_ABI}.1"
@@ -71,7 +72,9 @@ def mark(project: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def promoted_template(toy_project_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def promoted_template(
+    toy_project_template: Path, tmp_path_factory: pytest.TempPathFactory, undrawn_figures: None
+) -> Path:
     """The toy project with a first champion."""
     root = tmp_path_factory.mktemp("promoted") / "project"
     shutil.copytree(toy_project_template, root)

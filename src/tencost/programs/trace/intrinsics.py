@@ -35,12 +35,26 @@ def register_intrinsics(target_kind: str) -> None:
         package.__path__ = [str(Path(tvm.s_tir.__file__).parent / "tensor_intrin")]
         sys.modules[PACKAGE] = package
         tvm.s_tir.tensor_intrin = package
-    # At each of its intrinsics TVM looks at the whole stack. For the frames of the import system, which have no file,
-    # `inspect` goes through all modules that are loaded, again and again; told whose they are, it does not.
-    for name in ("importlib._bootstrap", "importlib._bootstrap_external"):
-        inspect.modulesbyfile.setdefault(f"<frozen {name}>", name)
+    _map_frames_to_modules()
     for name in MODULES.get(target_kind, ()):
         import_module(f"{PACKAGE}.{name}")
+
+
+def _map_frames_to_modules() -> None:
+    """Tell `inspect` the modules of frames that have no file.
+
+    At each of its intrinsics TVM looks at the whole stack. For a frame without a file (of the import system, `-c`,
+    TVM's `eval`) `inspect` searches all modules that are loaded, again and again, unless it knows the frame's.
+    """
+    modules = inspect.modulesbyfile
+    modules.setdefault("<ast>", "tvm.script.parser.core.evaluator")
+    for name in ("importlib._bootstrap", "importlib._bootstrap_external"):
+        modules.setdefault(f"<frozen {name}>", name)
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<"):
+            modules.setdefault(frame.f_code.co_filename, frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
 
 
 def register_cpu_intrinsics() -> None:
