@@ -8,16 +8,21 @@ import struct
 import subprocess
 import sys
 import tarfile
+from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tencost.config import HardwareConfig
 from tencost.config.composition import compose
+from tencost.store.status import Status
+from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.remote import RemoteDevices
 from tencost.workers.tracker import RemoteAddress
+from worker_programs import written
 
 pytestmark = pytest.mark.tvm
 
@@ -103,6 +108,39 @@ def test_nvcc_takes_the_generated_code(task: Task) -> None:
     with Target(task.hardware.target):
         made = compile_cuda(kernels.inspect_source("cuda"), "fatbin", compiler="nvcc")
     assert len(made) > 1000
+
+
+def test_a_program_that_fails_on_the_gpu_costs_no_other(tmp_path: Path) -> None:
+    """CUDA refuses all later calls of a process after an illegal access: each failure ends its process."""
+    import tvm
+
+    from tencost.workers.warm_worker import WarmWorker
+
+    target = compose(["hardware=nvidia-h100"])[0].hardware.target
+    args = [["TENSOR", "float32", [1024]]] * 2
+    bad, good = (added(tmp_path / f"{step}.json", step) for step in (2_097_151, 1))
+    with closing(WarmWorker(MeasureOptions(), cores=1, target_kind="cuda")) as worker:
+        for starts in (1, 2):
+            failed = worker.measure(bad, target, args)
+            assert failed.status is Status.run_error, failed.error
+            assert worker.num_starts == starts
+        if tvm.cuda().exist:
+            assert worker.measure(good, target, args).status is Status.ok
+
+
+def added(path: Path, step: int) -> Path:
+    """Write a program that reads A[i * step] of 1,024 numbers: for any step but 1 far outside."""
+    import tvm
+    from tvm import te
+    from tvm.s_tir import Schedule
+
+    a = te.placeholder((1024,), name="A")
+    b = te.compute((1024,), lambda i: a[i * step] + 1.0, name="B")
+    schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([a, b])}))
+    blocks, threads = schedule.split(schedule.get_loops(schedule.get_sblock("B"))[0], [None, 256])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(threads, "threadIdx.x")
+    return written(schedule.mod, path)
 
 
 REGISTER = """

@@ -6,6 +6,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +20,8 @@ from tencost.measure.run import MeasuringProgress, cpu_plan, plan_measurements
 from tencost.records.databases import import_dataset
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
-from tencost.workers.pool import CpuPlan
+from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.pool import CpuPlan, WorkerPool
 
 pytestmark = pytest.mark.tvm
 
@@ -144,6 +146,16 @@ def test_a_target_that_llvm_does_not_know_is_one_clear_error(
     cfg = configured("hardware=epyc-avx2-1c", "hardware.target.mcpu=granite-mountain")
     with pytest.raises(HardwareError, match="granite-mountain"):
         stage.run(cfg, small_root)
+
+
+def test_a_gpu_has_no_caches_to_flush_and_no_noise_probe(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    cfg = configured("hardware=nvidia-h100", "measure.cache_flush=true", "measure.pack=false")
+    with pytest.raises(ConfigError, match=r"nvidia-h100.*'cuda'.*measure\.cache_flush=false"):
+        stage.run(cfg, small_root)
+    with closing(WorkerPool(MeasureOptions(), target_kind="cuda")) as pool:
+        assert pool.probe() is None, "a kernel on the CPU says nothing of a GPU's times"
 
 
 def test_more_cores_than_the_host_has_are_refused(configured: Callable[..., Config]) -> None:

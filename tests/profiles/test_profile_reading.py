@@ -50,6 +50,26 @@ def same(found: dict[str, float], wanted: dict[str, float]) -> None:
 BASE = {name: value for name, (_, value) in exports.PLAIN.items()}
 
 
+# Nsight Compute 2025.3
+
+
+def test_both_pages_of_one_profile_say_the_same() -> None:
+    """Two kernels of a layer norm on an NVIDIA H100, as `--page raw --csv` and `--csv` print one report."""
+    folder = Path(__file__).parent / "ncu-2025.3"
+    vectors = []
+    for name in ("raw", "details"):
+        found, rejects = read(folder / f"{name}.csv.gz")
+        assert [reject.reason for reject in rejects] == []
+        vectors.append(row(found.profiles))
+    raw, details = vectors
+    assert raw["launch__grid_size"] == 8, "that of the slower kernel"
+    assert "derived__lts__lts2xbar_bytes.sum.per_second" in raw
+    common = [name for name in details if name in raw]
+    assert len(common) > 50
+    for name in common:
+        assert details[name] == pytest.approx(raw[name], rel=1e-2, abs=6e-3), name
+
+
 # Units
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from farm import KEY, Farm, farm_of, free_port
+from farm import KEY, Farm, farm_of, free_port, processes_of
 from tencost.config import Config
 from tencost.errors import HardwareError
 from tencost.measure import stage
@@ -60,6 +60,15 @@ def test_programs_are_measured_in_one_session(
     assert len(devices.time(compiled(candidates[0].sch.mod, target), target, ARGS, flushed)) == 2
 
 
+def test_a_server_lets_no_torch_initialize_cuda_before_it_forks(farm: Farm) -> None:
+    """A forked session could not use the GPU: "cudaErrorInitializationError", seen on an NVIDIA H100."""
+    for server in farm.servers:
+        serving = processes_of(server)[1:]
+        assert serving
+        for process in serving:
+            assert process.environ().get("TVM_FFI_DISABLE_TORCH_C_DLPACK") == "1"
+
+
 def test_a_small_board_takes_what_is_linked_here(
     farm: Farm, matmul: Any, target: dict[str, Any]
 ) -> None:
@@ -94,6 +103,18 @@ def test_a_failing_program_costs_no_session(
         devices.time(compiled(matmul, target), target, wrong, QUICK)
     assert len(devices.time(compiled(matmul, target), target, ARGS, QUICK)) == 2
     assert devices.num_sessions == 1
+
+
+def test_a_program_that_fails_on_a_gpu_ends_its_session(
+    devices: RemoteDevices, matmul: Any, target: dict[str, Any]
+) -> None:
+    """Its process may be spoilt: CUDA refuses all calls after an illegal access. Here there is no GPU at all."""
+    assert len(devices.time(compiled(matmul, target), target, ARGS, QUICK)) == 2
+    gpu = {"kind": "cuda", "arch": "sm_90"}
+    with pytest.raises(Exception, match="cuda"):
+        devices.time(compiled(matmul, target), gpu, ARGS, QUICK)
+    assert len(devices.time(compiled(matmul, target), target, ARGS, QUICK)) == 2
+    assert devices.num_sessions == 2
 
 
 def test_a_session_is_renewed_before_the_server_ends_it(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
-from tencost.errors import MeasureError
+from tencost.errors import ConfigError, MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.measure.journal import Journal, mend_journal
 from tencost.programs.trace.allowed import check_module
@@ -138,7 +138,7 @@ def measure_blocks(
     """
     remote, count = devices_of(hardware)
     pool = WorkerPool(
-        timing_options(config),
+        timing_options(config, hardware),
         cpus_of(hardware),
         cpu_plan(hardware, config),
         collection.path / ".locks" / "worker.log",
@@ -205,7 +205,7 @@ class MeasuringSession:
 
 
 class _Probe:
-    """The reference kernel of the noise probe, timed now and then; there is none on remote devices."""
+    """The reference kernel of the noise probe, timed now and then; there is none on remote devices and GPUs."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self.noise: float | None = None
@@ -235,8 +235,18 @@ def cpus_of(hardware: HardwareConfig) -> int:
     return hardware.cores if hardware.target.get("kind") == "llvm" else 1
 
 
-def timing_options(config: MeasureConfig) -> MeasureOptions:
-    """Return how long programs are timed."""
+def timing_options(config: MeasureConfig, hardware: HardwareConfig) -> MeasureOptions:
+    """Return how long programs are timed.
+
+    Raises:
+        ConfigError: caches are to be flushed that are no CPU's.
+    """
+    kind = hardware.target.get("kind")
+    if config.cache_flush and kind != "llvm":
+        raise ConfigError(
+            "expected measure.cache_flush=true with a CPU, whose caches TVM can flush, found hardware "
+            f"{hardware.name!r} of target kind {kind!r}. Measure with warm caches: measure.cache_flush=false"
+        )
     return MeasureOptions(
         repeat=config.repeat,
         max_repeat=max(config.repeat, config.max_repeat),

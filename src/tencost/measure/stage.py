@@ -202,7 +202,7 @@ def _measure(
 
     cpus, shard = cpu_plan(hardware, cfg.measure), cfg.measure.shard_of()
     flags = _flags(cpus, console)
-    settings = {**timing_options(cfg.measure).settings(), "overlap": cpus.overlaps}
+    settings = {**timing_options(cfg.measure, hardware).settings(), "overlap": cpus.overlaps}
     about = collect(hardware, settings, cpus.run)
     about["additional_info"]["flags"] = flags
     session = MeasuringSession(collection.path / "measure_records" / hardware.name, shard, about)

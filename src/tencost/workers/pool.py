@@ -140,6 +140,7 @@ class WorkerPool:
             worker.process.move(cpus.all)
         self._lock = threading.Lock()
         self._local = remote is None
+        self._on_cpu = remote is None and target_kind in (None, "llvm")
         self.unchecked: dict[Path, str] = {}
         self._best: dict[Path, tuple[float, float]] = {}
         self._expecting = threading.Lock()
@@ -227,8 +228,8 @@ class WorkerPool:
         )
 
     def probe(self) -> float | None:
-        """Time the reference kernel of the noise probe where programs run, seconds; None where there is none."""
-        if not self._local:
+        """Time the reference kernel of the noise probe where programs run, seconds; None elsewhere than on this CPU."""
+        if not self._on_cpu:
             return None
         worker = self._idle.get()
         try:

@@ -160,9 +160,12 @@ class RemoteDevices:
             self.close()
             raise
         except Exception as error:
-            if session.is_alive():
+            alive = session.is_alive()
+            if alive and target["kind"] == "llvm":
                 raise
-            self.close()
+            self.close()  # CUDA refuses all later calls of a process after an illegal access
+            if alive:
+                raise
             if session.is_over():
                 raise RuntimeError("it ran until the device's server ended the session") from error
             raise SessionLostError(

@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not (colon and host and port.isdigit()):
         parser.error(f"expected --tracker host:port, found {chosen.tracker!r}")
 
+    # Sessions are forks, in which CUDA fails once it was initialized before. That is what TVM's import does where it
+    # finds PyTorch: tvm_ffi asks torch.cuda.is_available(), unless this is set. The serving process inherits it.
+    os.environ["TVM_FFI_DISABLE_TORCH_C_DLPACK"] = "1"
     from tvm import rpc
 
     server = rpc.Server(

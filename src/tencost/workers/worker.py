@@ -167,7 +167,11 @@ class Child:
             else:
                 reply = self.measure(request)
             end_strays()
-            if _rss_bytes() > self._max_rss or not self._channel.is_intact():
+            if (
+                _rss_bytes() > self._max_rss
+                or _spoils_device(request, reply)
+                or not self._channel.is_intact()
+            ):
                 reply["last"] = True
             self._channel.answer(reply)
         if self._remote is not None:
@@ -339,6 +343,11 @@ def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
     if not whole:
         module = without_layout_blocks(module)
     return tvm.compile(module, target=tvm.target.Target(target))
+
+
+def _spoils_device(request: dict[str, Any], reply: dict[str, Any]) -> bool:
+    """Say whether later programs of this process would fail, too: CUDA refuses all calls after an illegal access."""
+    return reply.get("status") == "run_error" and request["target"]["kind"] != "llvm"
 
 
 def _has_left_out(module: Any) -> bool:

@@ -59,6 +59,10 @@ _MEASURED = ("ns", "byte", "hertz", "bit")
 """Canonical units that a number cannot be read without."""
 _EXPECTED_UNITS = (
     (r"^gpu__time_duration\.sum$", "ns"),
+    (
+        r"^derived__\w*bytes",
+        "",
+    ),  # computed by ncu, whose unit of derived__lts__lts2xbar_bytes.sum.per_second is byte
     (r"(^|_)bytes(_\w+)?\.(sum|avg|min|max)\.per_second$", "byte/second"),
     (r"(^|_)bytes(_\w+)?\.(sum|avg|min|max)$", "byte"),
     (r"[._]pct$|\.pct_of_peak_\w+$", "%"),

@@ -49,11 +49,15 @@ class Table(ABC):
         file: as messages name it.
         names: of the columns.
         decimal_comma: whether numbers are written 1.234,5.
+
+    Attributes:
+        least_cells: cells of the shortest row; those that it lacks at its end are empty.
     """
 
     def __init__(self, file: str, names: Sequence[str], decimal_comma: bool) -> None:
         self.file = file
         self.names = list(names)
+        self.least_cells = len(self.names)
         self.decimal_comma = decimal_comma
         self._places = {
             name: place for place, name in reversed([*enumerate(names)]) if name in IDENTITY
@@ -156,7 +160,7 @@ def read_tables(
             elif line.startswith(_ERROR):
                 failure = failure if failure.text else Note(line[:300], file, number)
             elif table is not None and not line.startswith("=="):
-                cells = _split_row(line, separator, quoted, len(table.names))
+                cells = _split_row(line, separator, quoted, table)
                 if isinstance(cells, str):
                     yield from table.damaged(number, line, cells)
                 elif cells is not None:
@@ -188,8 +192,8 @@ def _split(line: str, separator: str) -> list[str] | None:
         return None
 
 
-def _split_row(line: str, separator: str, quoted: bool, width: int) -> list[str] | str | None:
-    """Return the cells of a table's row; or why a row is none; None where a line is no part of the table.
+def _split_row(line: str, separator: str, quoted: bool, table: Table) -> list[str] | str | None:
+    """Return the cells of a table's row; or why a row is none; None where the line is no part of the table.
 
     A program may have printed something before a row, in its line.
 
@@ -197,8 +201,9 @@ def _split_row(line: str, separator: str, quoted: bool, width: int) -> list[str]
         line: the line.
         separator: the table's.
         quoted: whether the table's header has quotes; its rows have them, too, then.
-        width: cells of a row.
+        table: says how many cells a row has.
     """
+    width = len(table.names)
     behind = _ROW.search(line, 1)
     if quoted and not line.startswith('"'):
         if behind is None:
@@ -208,13 +213,18 @@ def _split_row(line: str, separator: str, quoted: bool, width: int) -> list[str]
     elif not quoted and not re.match(rf"\d|{re.escape(separator)}", line):
         return None
     row = _split(line, separator)
-    if (row is None or len(row) != width) and behind is not None:
+    if not _fits(row, table) and behind is not None:
         later = _split(line[behind.start() :], separator)
-        if later is not None and len(later) == width:
-            return later
+        row = later if _fits(later, table) else row
     if row is None:
         return f"expected {width} cells in quotes, found {line[-40:]!r} at the end"
-    return row if len(row) == width else f"expected {width} cells, found {len(row)}"
+    if not _fits(row, table):
+        return f"expected {width} cells, found {len(row)}"
+    return row + [""] * (width - len(row))
+
+
+def _fits(row: list[str] | None, table: Table) -> bool:
+    return row is not None and table.least_cells <= len(row) <= len(table.names)
 
 
 def _decimals_have_commas(path: Path, header: int, separator: str) -> bool:

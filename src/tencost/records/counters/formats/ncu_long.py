@@ -31,6 +31,7 @@ from tencost.records.reading.opening import TruncatedError
 from tencost.records.reading.protocol import About
 
 _REQUIRED = ("ID", "Kernel Name", "Metric Name", "Metric Value")
+_RULE = "Rule Name"
 _LOG_LINES = (b"==PROF==", b"==ERROR==", b"ERR_NVGPUCTRPERM")
 
 
@@ -74,6 +75,8 @@ class _LongTable(_ncu.Table):
     def __init__(self, file: str, names: Sequence[str], decimal_comma: bool) -> None:
         super().__init__(file, names, decimal_comma)
         self._complete = all(name in names for name in _REQUIRED)
+        if _RULE in names:  # ncu fills the columns of rules, the last ones, in rows of rules only
+            self.least_cells = self.names.index(_RULE)
         self._rows = 0
         self._open: list[_Row] = []
         self._previous: list[_Row] = []
