@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from relax_networks import lowered as network
 from relax_networks import run
-from tencost.programs.codegen import rules, vector_math
+from tencost.programs.codegen import products, rules, vector_math
 
 pytestmark = pytest.mark.tvm
 op = relax.op
@@ -41,6 +41,8 @@ def shifted_back(x: Any) -> Any:
 
 OPERATORS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
     "softmax": ([(2, 3, 33, 47)], softmax),
+    "softmax of whole vectors": ([(6, 160)], softmax),
+    "softmax of less than a vector": ([(6, 5)], softmax),
     "softmax of another axis": ([(4, 21, 50)], lambda x: op.nn.softmax(x, axis=1)),
     "layer norm": (
         [(2, 9, 50), (50,), (50,)],
@@ -182,6 +184,26 @@ def loops(function: Any) -> list[str]:
     return [
         line.strip() for line in function.script().splitlines() if line.strip().startswith("for ")
     ]
+
+
+def test_a_softmax_is_vectors_where_nan_counts(target: dict[str, Any]) -> None:
+    """A network that asks for NaN gets no leave to ignore it: LLVM makes no vectors of a row's maximum then."""
+    vector_math.register_vector_math()
+    (function,) = functions(network([(8, 49)], softmax))
+    lanes = products.vectors_of(target).lanes
+    text = rules.scheduled(function, target).script()
+    assert f"float32x{lanes}" in text
+    assert text.count("T.exp(") == 2  # of the whole vectors and of the last one
+    mod = rules.schedule_rest(network([(8, 49)], softmax), target)
+    values = np.random.default_rng(0).standard_normal((8, 49)).astype(np.float32)
+    values[1, 48] = np.nan
+    values[2] = -np.inf
+    strict = {name: value for name, value in rules.lenient(target).items() if "nnan" not in name}
+    found = run(mod, [values], strict)
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(values - values.max(-1, keepdims=True))
+    expected = powers / powers.sum(-1, keepdims=True)
+    assert np.allclose(found, expected, rtol=2e-6, atol=1e-7, equal_nan=True)
 
 
 def test_what_a_chain_stores_between_is_gone() -> None:

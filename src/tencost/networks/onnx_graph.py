@@ -109,11 +109,20 @@ def fold(model: Any) -> None:
 
     folded = copy(model)
     with held_log("onnxscript.optimizer._constant_folding"):
-        optimizer.fold_constants(folded, onnx_shape_inference=True, should_fold=_is_foldable)
+        optimizer.fold_constants(
+            folded,
+            onnx_shape_inference=True,
+            input_size_limit=_MAX_FOLDED,
+            output_size_limit=_MAX_FOLDED,
+            should_fold=_is_foldable,
+        )
     optimizer.remove_unused_nodes(folded)
     model.CopyFrom(folded)
 
 
+_MAX_FOLDED = 1 << 19
+"""Numbers of a tensor that is folded: the tables and masks of attention in windows (Swin) are computed of larger ones
+than onnxscript's default of 1024, at each call otherwise."""
 _MAX_FILLED = 1024
 """Numbers that a ConstantOfShape may make and be folded: exported pads begin with one; large ones stay operators."""
 

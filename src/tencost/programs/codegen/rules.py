@@ -8,10 +8,11 @@ stored and read again, sums one number at a time, one core. :func:`scheduled` pu
     split      an axis that is another's rows and columns becomes two, so that what is read lies in a row
     ordered    a sum runs innermost where its operands lie one after the other along it, else the output's last axis
     tiled      some rows and columns of a product are summed at a time, in registers, where their numbers divide
-    gathered   softmax, layer norm: the nests that share rows run row by row, what lies between stays in the cache
+    gathered   layer norm: the nests that share rows run row by row, what lies between stays in the cache
     parallel   the outermost axes over the cores, if there is more than one and the work is worth waking them
 
-Vector instructions are LLVM's part, which needs leave to reorder sums: :func:`leave` is the target that grants it.
+Vector instructions are LLVM's part, which needs leave to reorder sums: :func:`leave` is the target that grants it. A
+softmax has its vectors written out (:mod:`tencost.programs.codegen.softmax`).
 A function that a rule does not fit stays as it was.
 """
 
@@ -42,6 +43,8 @@ from tencost.programs.codegen.index_arithmetic import (
     kept_in_order,
     network_kept_in_order,
 )
+from tencost.programs.codegen.products import vectors_of
+from tencost.programs.codegen.softmax import softmax_in_vectors
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
@@ -90,10 +93,16 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     if tiled is not None:
         return kept_in_order(tiled["main"])
     schedule = Schedule(IRModule({"main": function}))
+    cores = int(target.get("num-cores", 1))
+    vectors = vectors_of(target)
+    if vectors is not None:
+        nests = [schedule.get(block).name_hint for block in nests_of(schedule)]
+        softmax = softmax_in_vectors(function, nests, vectors.lanes, cores)
+        if softmax is not None:
+            return softmax
     for step in (_inline, _split, _order):
         tried(step, schedule)
     schedule = _gathered(schedule)
-    cores = int(target.get("num-cores", 1))
     if cores > 1:
         tried(_parallel, schedule, cores)
     return kept_in_order(schedule.mod["main"])

@@ -1,0 +1,171 @@
+"""softmax along a tensor's last axis, written out in vectors.
+
+LLVM vectorizes the maximum of a row only where NaN may be ignored, divides each number, and leaves numbers behind the
+last whole vector one by one: 49 of a window, 197 of an image. Here the last vector of a row overlaps the one before it:
+a maximum does not mind, and the sum leaves out the numbers that both have.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tencost.programs.codegen.blocks import PARALLEL_WORK
+
+_NESTS = ["T_softmax_maxelem", "T_softmax_exp", "T_softmax_expsum", "T_softmax_norm"]
+"""Blocks of TVM's softmax (topi), in order."""
+_UNROLLED = 8
+"""Vectors of a row up to which there is no loop over them."""
+
+
+def softmax_in_vectors(function: Any, nests: list[str], lanes: int, cores: int) -> Any:
+    """Return a softmax that goes over each row in vectors; None for a function that is something else.
+
+    Args:
+        function: PrimFunc, unscheduled, that takes a tensor and the tensor that it writes.
+        nests: names of its blocks.
+        lanes: numbers of a vector.
+        cores: among which rows are divided, if they are worth it.
+    """
+    from tvm import tirx
+    from tvm.s_tir import SBlock, SBlockRealize
+    from tvm_ffi import structural_walk
+
+    if nests != _NESTS or len(function.params) != 2:
+        return None
+    data, output = function.params
+    if any(str(each.dtype) != "float32" for each in (data, output)):
+        return None
+    if not all(hasattr(extent, "value") for extent in data.shape):
+        return None
+    shape = [int(extent) for extent in data.shape]
+    axes: set[int] = set()
+
+    def read(block: Any) -> None:
+        if block.name_hint == _NESTS[-1]:
+            axes.add(int(block.annotations["axis"]))
+
+    structural_walk(function.body, (SBlock, read))
+    if axes != {len(shape) - 1} or shape[-1] < lanes:
+        return None
+    rows = math.prod(shape[:-1])
+    row = tirx.Var("row", "int64")
+    places: list[Any] = []
+    stride = rows
+    for extent in shape[:-1]:
+        stride //= extent
+        places.append(tirx.floormod(tirx.floordiv(row, stride), extent))
+    is_parallel = cores > 1 and rows > 1 and rows * shape[-1] >= PARALLEL_WORK
+    kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
+    body = tirx.SeqStmt(_row(data, output, places, shape[-1], lanes))
+    loop = tirx.For(row, _whole(0), _whole(rows), kind, body)
+    # TVM's passes expect functions of schedules to be one block.
+    whole = SBlockRealize([], True, SBlock([], [], [], "root", loop))
+    return tirx.PrimFunc(function.params, whole, function.ret_type, function.attrs)
+
+
+def _row(data: Any, output: Any, places: list[Any], size: int, lanes: int) -> list[Any]:
+    """Return the statements that compute a row: its maximum, exponentials and their sum, their quotients."""
+    from tvm import tirx
+
+    statements: list[Any] = []
+    vector, whole = f"float32x{lanes}", size // lanes
+    rest = size % lanes
+
+    def at(start: Any) -> list[Any]:
+        return [*places, tirx.Ramp(start, _whole(1), lanes)]
+
+    def bound(name: str, value: Any) -> Any:
+        variable = tirx.Var(name, str(value.ty.dtype))
+        statements.append(tirx.Bind(variable, value))
+        return variable
+
+    def summed(name: str, first: float) -> Any:
+        """Return a vector that is summed up in, on the stack."""
+        buffer = tirx.decl_buffer((lanes,), "float32", name, scope="local")
+        statements.append(tirx.AllocBuffer(buffer))
+        statements.append(
+            tirx.BufferStore(buffer, tirx.Broadcast(_number(first), lanes), [_all(lanes)])
+        )
+        return buffer
+
+    def over_vectors(statement: Any) -> None:
+        """Take a statement for each whole vector of the row; it is given the vector's first place."""
+        place = tirx.Var("place", "int64")
+        kind = tirx.ForKind.UNROLLED if whole <= _UNROLLED else tirx.ForKind.SERIAL
+        steps = statement(place * lanes)
+        body = steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
+        statements.append(tirx.For(place, _whole(0), _whole(whole), kind, body))
+
+    def update(buffer: Any, operator: Any, value: Any) -> Any:
+        old = tirx.BufferLoad(buffer, [_all(lanes)])
+        return tirx.BufferStore(buffer, operator(old, value), [_all(lanes)])
+
+    last = _whole(size - lanes)
+    largest = summed("largest", -float.fromhex("0x1.fffffep+127"))  # as TVM: -inf alone is NaN
+    over_vectors(lambda start: [update(largest, tirx.Max, tirx.BufferLoad(data, at(start)))])
+    if rest:
+        statements.append(update(largest, tirx.Max, tirx.BufferLoad(data, at(last))))
+    peak = tirx.Broadcast(
+        bound("peak", _folded(tirx.BufferLoad(largest, [_all(lanes)]), tirx.Max, bound)), lanes
+    )
+    total = summed("total", 0.0)
+
+    def exponentials(start: Any) -> list[Any]:
+        value = tirx.Var("value", vector)
+        return [
+            tirx.Bind(value, tirx.exp(tirx.BufferLoad(data, at(start)) - peak)),
+            update(total, tirx.Add, value),
+            tirx.BufferStore(output, value, at(start)),
+        ]
+
+    over_vectors(exponentials)
+    if rest:
+        tail = bound("tail", tirx.exp(tirx.BufferLoad(data, at(last)) - peak))
+        lane = tirx.Ramp(tirx.const(0, "int32"), tirx.const(1, "int32"), lanes)
+        again = tirx.Broadcast(tirx.const(lanes - rest, "int32"), lanes)
+        zeros = tirx.Broadcast(_number(0.0), lanes)
+        statements.append(update(total, tirx.Add, tirx.Select(lane >= again, tail, zeros)))
+    summed_up = bound("sum", _folded(tirx.BufferLoad(total, [_all(lanes)]), tirx.Add, bound))
+    share = tirx.Broadcast(bound("share", _number(1.0) / summed_up), lanes)
+    over_vectors(
+        lambda start: [
+            tirx.BufferStore(output, tirx.BufferLoad(output, at(start)) * share, at(start))
+        ]
+    )
+    if rest:
+        statements.append(tirx.BufferStore(output, tail * share, at(last)))
+    return statements
+
+
+def _folded(vector: Any, operator: Any, bound: Any) -> Any:
+    """Return what an operator makes of all numbers of a vector, one half with the other until one is left."""
+    from tvm import tirx
+
+    lanes = int(str(vector.ty.dtype).partition("x")[2])
+    while lanes > 1:
+        vector = bound("part", vector)
+        lanes //= 2
+        low, high = (
+            tirx.Shuffle([vector], [first + lane for lane in range(lanes)]) for first in (0, lanes)
+        )
+        vector = operator(low, high)
+    return vector
+
+
+def _all(lanes: int) -> Any:
+    from tvm import tirx
+
+    return tirx.Ramp(_whole(0), _whole(1), lanes)
+
+
+def _whole(value: int) -> Any:
+    from tvm import tirx
+
+    return tirx.const(value, "int64")
+
+
+def _number(value: float) -> Any:
+    from tvm import tirx
+
+    return tirx.const(value, "float32")
