@@ -1,4 +1,4 @@
-"""Paddings as PyTorch's tracing exporter writes them: their sizes are sliced out of a ConstantOfShape."""
+"""A convolution takes over the zeros that a Pad puts around its image."""
 
 from __future__ import annotations
 
@@ -12,29 +12,9 @@ import torch
 
 from tencost.config import NetworkConfig
 from tencost.networks.network import load_network
-from tencost.networks.onnx_graph import fold
 from tencost.networks.torch_modules import module_to_onnx
 from tencost.tune.deploy import compile_network, output_agreement
 from tencost.tune.hosts import Deployed
-
-
-class Padded(torch.nn.Module):
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        size = image.shape[-1]
-        return torch.nn.functional.pad(image, (0, size % 2, 0, size % 2 + 1))
-
-
-@pytest.mark.tvm
-def test_their_sizes_are_constants_after_folding(tmp_path: Path) -> None:
-    file = tmp_path / "padded.onnx"
-    onnx.save(module_to_onnx("padded", Padded().eval(), (torch.ones(1, 3, 7, 7),)), file)
-    model = onnx.load(file)
-    assert "ConstantOfShape" in {node.op_type for node in model.graph.node}
-    fold(model)
-    (pad,) = [node for node in model.graph.node if node.op_type == "Pad"]
-    constants = {tensor.name for tensor in model.graph.initializer}
-    constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
-    assert pad.input[1] in constants
 
 
 class PaddedBefore(torch.nn.Module):
@@ -48,7 +28,9 @@ class PaddedBefore(torch.nn.Module):
         self.conv = torch.nn.Conv2d(channels, 16, 3, 2, padding=1)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        padded: torch.Tensor = self.conv(torch.nn.functional.pad(image, self.sizes, value=self.value))
+        padded: torch.Tensor = self.conv(
+            torch.nn.functional.pad(image, self.sizes, value=self.value)
+        )
         return padded
 
 
@@ -75,9 +57,7 @@ def test_a_convolution_pads_what_a_padding_of_zeros_does(
     network = load_network(config)
     names = [str(name.name_hint) for name in network.mod.functions]
     assert any("pad" in name for name in names) is not is_joined
-    (output,) = Deployed(
-        compile_network(network, target, None, by_rule=True), network
-    ).outputs()
+    (output,) = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
     with torch.inference_mode():
         (drawn,) = network.inputs.values()
         expected = module(torch.from_numpy(np.array(drawn))).numpy()
