@@ -190,9 +190,10 @@ def test_a_softmax_is_vectors_where_nan_counts(target: dict[str, Any]) -> None:
     """A network that asks for NaN gets no leave to ignore it: LLVM makes no vectors of a row's maximum then."""
     vector_math.register_vector_math()
     (function,) = functions(network([(8, 49)], softmax))
-    lanes = products.vectors_of(target).lanes
+    vectors = products.vectors_of(target)
+    assert vectors is not None
     text = rules.scheduled(function, target).script()
-    assert f"float32x{lanes}" in text
+    assert f"float32x{vectors.lanes}" in text
     assert text.count("T.exp(") == 2  # of the whole vectors and of the last one
     mod = rules.schedule_rest(network([(8, 49)], softmax), target)
     values = np.random.default_rng(0).standard_normal((8, 49)).astype(np.float32)
