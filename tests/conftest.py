@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from hypothesis import settings
 import servers
 import toy_project as toy
 from matmuls import make_matmul
-from tencost.config import FeaturesConfig, HardwareConfig
+from tencost.config import FeaturesConfig, GraphChoice, HardwareConfig
 from tencost.config.parts import FAMILIES
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -302,7 +303,7 @@ def undrawn_figures() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def networks_read_once() -> Iterator[None]:
-    """A network of transformers is read once for all tests of a file: exporting it takes seconds."""
+    """A network of transformers is read once for all tests of a file, however it is rewritten: that takes seconds."""
     from tencost.networks import network
 
     read, networks = network.read_network, {}
@@ -310,7 +311,7 @@ def networks_read_once() -> Iterator[None]:
     def read_once(config: Any, root: Path | None = None) -> Any:
         if config.source != "transformers":
             return read(config, root)
-        definition = repr(config)
+        definition = repr(replace(config, graph=GraphChoice.auto, pack_weights=True))
         if definition not in networks:
             networks[definition] = read(config, root)
         return networks[definition]

@@ -344,10 +344,12 @@ def test_logs_that_nothing_can_be_built_of_are_refused_at_once(
 
 
 @pytest.mark.slow
-def test_ansor_logs_run_to_a_champion(tmp_path: Path) -> None:
+def test_ansor_logs_run_to_a_champion(tmp_path: Path, mlflow_database: Path) -> None:
     logs = ansor_log(tmp_path / "logs" / "a.json")
     project = tmp_path / "own"
     main(["init", str(project), "--hardware", "a100", "--logs", str(logs)])
+    (project / "mlruns").mkdir()
+    shutil.copy(mlflow_database, project / "mlruns")
     printed = output(project, "tencost", "pipeline")
     assert "tvm_xgb is not asked for, since its features per_store cannot be computed" in printed
     assert "champion: version 1 (2.0)" in printed

@@ -33,6 +33,7 @@ from tencost.train.data import Data
 from tencost.train.programs import run as train
 from toy_project import make_toy_project
 
+pytestmark = pytest.mark.usefixtures("undrawn_figures")
 MACHINES = {
     "toy-1c": ("one (hidden)", 128),
     "toy-wide-1c": ("one (hidden)", 256),

@@ -24,6 +24,7 @@ import toy_project as toy
 from made_up_graphs import networks
 from tencost.records.fetch.unpack import unpack
 
+pytestmark = pytest.mark.usefixtures("undrawn_figures")
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(__file__).with_name("golden.tar.zst")
 PROGRAM_MODELS = ("random", "knn", "xgb", "tvm_xgb", "mlp", "tvm_mlp")
@@ -170,12 +171,14 @@ def test_a_store_answers_as_the_table_that_was_built_from_it(golden: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_project_of_ones_own_runs(golden: Path) -> None:
+def test_a_project_of_ones_own_runs(golden: Path, mlflow_database: Path) -> None:
     """Its dvc.yaml, params.yaml and conf/ are copies of that version's; this version runs them."""
     own = golden / "own"
     dataset = own / "conf" / "dataset" / "measured.yaml"
     text = re.sub(r"(?m)^source: .*$", f"source: {golden / 'logs'}", dataset.read_text())
     dataset.write_text(text)
+    (own / "mlruns").mkdir()
+    shutil.copy(mlflow_database, own / "mlruns")
     quiet = os.environ | {"DVC_NO_ANALYTICS": "1", "XDG_CACHE_HOME": str(golden / "cache")}
     quiet["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{quiet['PATH']}"
     command = [sys.executable, "-m", "tencost.cli", "pipeline"]

@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tencost.config.composition import compose
+from tencost.measure import stage
 from tencost.measure.collection import Collection
 from tencost.records.databases import import_dataset
 
@@ -133,7 +135,7 @@ def many_programs(
     root = tmp_path_factory.mktemp("many") / "root"
     shutil.copytree(small_collection_template, root)
     shutil.copytree(CONF, root / "conf")
-    finish(root, "programs", "measure.programs=40", "measure.min_mflop=0")
+    stage.programs(compose([*QUICK, "measure.programs=40", "measure.min_mflop=0"])[0], root)
     return root
 
 

@@ -42,7 +42,7 @@ from tencost.networks.torch_modules import (
 from tencost.tune.deploy import compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("networks_read_once")]
 CHOICES = [GraphChoice.folded, GraphChoice.channels_last]
 
 

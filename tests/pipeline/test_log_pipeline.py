@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tencost.splits import stage as splits
 from tencost.store.tables import load_records, load_tasks, load_workloads
 from tencost.train import programs as train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn_figures")]
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -138,8 +139,10 @@ def scored(root: Path, cfg: Config) -> dict[str, float]:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, mlflow_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(CONF.parent)
+    (tmp_path / "mlruns").mkdir()
+    shutil.copy(mlflow_database, tmp_path / "mlruns")
     return tmp_path
 
 

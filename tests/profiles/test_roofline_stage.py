@@ -60,7 +60,7 @@ def make_config(cpu_intrinsics: None) -> Callable[..., Config]:
 
 
 @pytest.fixture(scope="module")
-def tuned(root: Path, make_config: Callable[..., Config]) -> Path:
+def tuned(root: Path, make_config: Callable[..., Config], networks_read_once: None) -> Path:
     """The work folder of a short run."""
     from tencost.tune.stage import run as tune
 

@@ -20,6 +20,7 @@ from tencost.train import programs as stage
 from tencost.train.data import Data
 from tencost.train.fit import members, seeds
 
+pytestmark = pytest.mark.usefixtures("undrawn_figures")
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=10, num_models=2)
 MLP = MlpConfig(family="mlp", reads=["toy"], hidden=8, epochs=3)
 

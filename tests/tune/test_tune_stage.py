@@ -23,7 +23,10 @@ from tencost.tune.curve import read_points
 from tencost.tune.stage import run
 from tencost.workers.hardware import resolve_hardware
 
-pytestmark = pytest.mark.tvm
+pytestmark = [
+    pytest.mark.tvm,
+    pytest.mark.usefixtures("undrawn_figures", "networks_read_once"),
+]
 
 PROJECT = Path(__file__).resolve().parents[2]
 
