@@ -304,9 +304,9 @@ def undrawn_figures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def networks_read_once() -> Iterator[None]:
     """A network of transformers is read once for all tests of a file, however it is rewritten: that takes seconds."""
-    from tencost.networks import network
+    from tencost.networks import network, source
 
-    read, networks = network.read_network, {}
+    read, networks = source.read_network, {}
 
     def read_once(config: Any, root: Path | None = None) -> Any:
         if config.source != "transformers":

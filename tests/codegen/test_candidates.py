@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_registers import PRODUCTS, call, drawn, fused, task_of
 from tvm import relax
 from tvm_ffi import structural_equal
 
+from product_workloads import PRODUCTS, call, drawn, fused, task_of
 from tencost.programs.codegen import candidates as space
 from tencost.programs.codegen import vector_math
 
