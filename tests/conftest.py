@@ -304,20 +304,20 @@ def undrawn_figures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def networks_read_once() -> Iterator[None]:
     """A network of transformers is read once for all tests of a file, however it is rewritten: that takes seconds."""
-    from tencost.networks import network, source
+    from tencost.networks.source import Imported, read_network
 
-    read, networks = source.read_network, {}
+    networks: dict[str, Imported] = {}
 
     def read_once(config: Any, root: Path | None = None) -> Any:
         if config.source != "transformers":
-            return read(config, root)
+            return read_network(config, root)
         definition = repr(replace(config, graph=GraphChoice.auto, pack_weights=True))
         if definition not in networks:
-            networks[definition] = read(config, root)
+            networks[definition] = read_network(config, root)
         return networks[definition]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network, "read_network", read_once)
+        patch.setattr("tencost.networks.network.read_network", read_once)
         yield
 
 
