@@ -6,6 +6,7 @@ of the network as it is, so their records and programs do not meet.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -117,7 +118,7 @@ def channels_last(mod: Any) -> Any:
     """Have convolutions and pools work on NHWC (NDHWC); layouts change at the ends, and where an operator needs it."""
     from tvm import relax
 
-    mod = _understood(mod)
+    mod = _understood(_rewritten(mod, _without_zeros_between))
     fenced, is_fenced = _fenced(mod)
     mod = relax.transform.ConvertLayout(_CONVOLUTIONS)(fenced)
     if is_fenced:
@@ -126,12 +127,62 @@ def channels_last(mod: Any) -> Any:
     return relax.transform.DeadCodeElimination()(_without_round_trips(mod))
 
 
+def _without_zeros_between(call: Any) -> Any:
+    """Write a transposed convolution as a plain one whose channels are then laid side by side as pixels.
+
+    TVM puts zeros between the pixels: with strides of 2 three quarters of the products are with those. But the sum at
+    u = stride * q + r has the weights r, r + stride, ... for the inputs q, q - 1, ... only. So it is one of the
+    channels of a convolution of all inputs, and there is one for each r. Groups and dilations stay as they are.
+    """
+    from tvm import relax
+
+    op, attrs = relax.op, call.attrs
+    if call.op.name not in _TRANSPOSED or int(attrs.groups) != 1:
+        return call
+    data, weights = call.args
+    if not all(hasattr(size, "value") for size in [*data.ty.shape, *weights.ty.shape]):
+        return call
+    batch, _, *image = map(int, data.ty.shape)
+    channels, filters, *kernel = map(int, weights.ty.shape)
+    rank, kind = len(image), str(data.ty.dtype)
+    strides, dilation, begins = (
+        list(map(int, part))[:rank] for part in (attrs.strides, attrs.dilation, attrs.padding)
+    )
+    taps = [-(-size // stride) for size, stride in zip(kernel, strides, strict=True)]
+    places = [size + count - 1 for size, count in zip(image, taps, strict=True)]
+    sums = [size * stride for size, stride in zip(places, strides, strict=True)]
+    ends = [begin + int(size) for begin, size in zip(begins, list(call.ty.shape)[2:], strict=True)]
+    is_beyond = any(end > size for end, size in zip(ends, sums, strict=True))  # output_padding
+    if max(strides) == 1 or max(dilation) > 1 or is_beyond:
+        return call
+    sizes = [channels, filters, *kernel]
+    for axis, (count, stride) in enumerate(zip(taps, strides, strict=True), start=2):
+        lacking = count * stride - sizes[axis]
+        if lacking:
+            zeros = np.zeros([*sizes[:axis], lacking, *sizes[axis + 1 :]], kind)
+            weights, sizes[axis] = op.concat([weights, relax.const(zeros)], axis), count * stride
+    pairs = [size for pair in zip(taps, strides, strict=True) for size in pair]
+    along, phases = list(range(2, 2 + 2 * rank, 2)), list(range(3, 3 + 2 * rank, 2))
+    parts = op.flip(op.reshape(weights, (channels, filters, *pairs)), along[0])
+    for axis in along[1:]:
+        parts = op.flip(parts, axis)
+    parts = op.permute_dims(parts, [*phases, 1, 0, *along])
+    filters_of_all = op.reshape(parts, (math.prod(strides) * filters, channels, *taps))
+    convolve = op.nn.conv1d if rank == 1 else op.nn.conv2d
+    margins = [count - 1 for count in taps]
+    out = convolve(data, filters_of_all, padding=[*margins, *margins])
+    out = op.reshape(out, (batch, *strides, filters, *places))
+    axes = [axis for place in range(rank) for axis in (2 + rank + place, 1 + place)]
+    out = op.reshape(op.permute_dims(out, [0, 1 + rank, *axes]), (batch, filters, *sums))
+    return op.strided_slice(out, list(range(2, 2 + rank)), begins, ends)
+
+
 def _fenced(mod: Any) -> tuple[Any, bool]:
     """Put a reshape, whose layout no pass changes, before each operator that TVM cannot turn; say whether one is there.
 
-    A transposed convolution of NHWC is not lowered, a layer norm over several axes would read its weights in another
-    order than the numbers, and a pool of the image that a row of NWC is made into (as torch.export writes 1-D pools)
-    would go along the wrong axis.
+    A transposed convolution of NHWC is not lowered (:func:`_without_zeros_between` has left some), a layer norm over
+    several axes would read its weights in another order than the numbers, and a pool of the image that a row of NWC is
+    made into (as torch.export writes 1-D pools) would go along the wrong axis.
     """
     from tvm import relax
 
@@ -302,6 +353,8 @@ def _computed(value: Any, known_arrays: dict[Any, Any]) -> Any:
         for axis, begin, end in zip(axes, begins, ends, strict=True):
             places[axis] = slice(begin, end)
         return np.ascontiguousarray(arrays[0][tuple(places)])
+    if name == "relax.flip" and arrays[0] is not None:
+        return np.flip(arrays[0], int(value.attrs.axis))
     if name == "relax.reshape" and arrays[0] is not None:
         return arrays[0].reshape([int(size) for size in value.ty.shape])
     if name == "relax.permute_dims" and arrays[0] is not None:
