@@ -48,7 +48,9 @@ class PaddedBefore(torch.nn.Module):
         self.conv = torch.nn.Conv2d(channels, 16, 3, 2, padding=1)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        padded: torch.Tensor = self.conv(torch.nn.functional.pad(image, self.sizes, value=self.value))
+        padded: torch.Tensor = self.conv(
+            torch.nn.functional.pad(image, self.sizes, value=self.value)
+        )
         return padded
 
 
@@ -75,9 +77,7 @@ def test_a_convolution_pads_what_a_padding_of_zeros_does(
     network = load_network(config)
     names = [str(name.name_hint) for name in network.mod.functions]
     assert any("pad" in name for name in names) is not is_joined
-    (output,) = Deployed(
-        compile_network(network, target, None, by_rule=True), network
-    ).outputs()
+    (output,) = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
     with torch.inference_mode():
         (drawn,) = network.inputs.values()
         expected = module(torch.from_numpy(np.array(drawn))).numpy()

@@ -41,7 +41,10 @@ class _Importer(ONNXGraphImporter):
         if converter is None:
             return super()._convert_operator(op_name, inputs, attrs, opset)
         padded = [*inputs, *[None] * 5]
-        return self.bb.normalize(converter(self.bb, padded, attrs))
+        converted = converter(self.bb, padded, attrs)
+        if converted is None:
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        return self.bb.normalize(converted)
 
 
 def _quantize(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
@@ -95,6 +98,26 @@ def _spread(bb: Any, value: Any, shape: list[int], attrs: dict[str, Any]) -> Any
         return _reshape(bb, value, [sizes[0] if place == axis else 1 for place in range(rank)])
     repeated = bb.normalize(relax.op.repeat(value, block, axis))
     return bb.normalize(relax.op.strided_slice(repeated, [axis], [0], [shape[axis]]))
+
+
+def _clip(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
+    """Operators for constant limits, which join the convolution before them; the frontend's are functions already.
+
+    A limit that is no number is none, as ONNX Runtime has it. None where limits are computed by the network.
+    """
+    data = inputs[0]
+    limits = zip(("min", "max"), inputs[1:3], (relax.op.maximum, relax.op.minimum), strict=True)
+    for name, limit, operator in limits:
+        if name in attrs:  # before opset 11
+            limit = relax.const(attrs[name], _dtype(data))
+        if limit is None:
+            continue
+        if not isinstance(limit, ir.GenericConst) or limit.value.numpy().size != 1:
+            return None
+        value = limit.value.numpy().reshape(())
+        if value == value:
+            data = bb.normalize(operator(data, relax.const(value, _dtype(data))))
+    return data
 
 
 def _bit_cast(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
@@ -232,7 +255,7 @@ def _cast(bb: Any, value: Any, kind: str) -> Any:
 
 
 _CONVERTERS = recurrent_layers.CONVERTERS | {
-    "BitCast": _bit_cast, "DequantizeLinear": _dequantize, "NonMaxSuppression": _non_max_suppression,
-    "QuantizeLinear": _quantize,
+    "BitCast": _bit_cast, "Clip": _clip, "DequantizeLinear": _dequantize,
+    "NonMaxSuppression": _non_max_suppression, "QuantizeLinear": _quantize,
 }  # fmt: skip
-"""Operator -> (block builder, inputs, attributes) -> relax.Expr, in place of the frontend's converter."""
+"""Operator -> (block builder, inputs, attributes) -> relax.Expr, or None: as the frontend's converter has it."""
