@@ -21,8 +21,10 @@ BUSY = 8
 """Sums at a time that keep two units busy which need four cycles each."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
-CONSTANTS = 7 / 16
-"""Share of the registers that LLVM keeps numbers of an epilogue's polynomials in, all the while that sums are made."""
+CONSTANTS = 3 / 16
+"""Share of the registers that are left to an epilogue of functions: with less, LLVM keeps sums in memory."""
+CONSTANTS_APART = 7 / 16
+"""... of a depthwise convolution, whose few products are no time to load the epilogue's numbers anew."""
 SEEDS = 8
 """Tiles that :func:`product_seeds` returns at most."""
 
@@ -162,7 +164,8 @@ def _tiles(
     options = [(_divisors if product.apart else factors)(extent, MAX_ROWS) for extent in extents]
     lanes_lost = vectors.lost(product.lanes)
     depth = math.prod(product.extents[axis] for axis in product.sums)
-    room = vectors.registers - (int(CONSTANTS * vectors.registers) if product.dear else 0)
+    share = (CONSTANTS_APART if product.apart else CONSTANTS) if product.dear else 0
+    room = vectors.registers - int(share * vectors.registers)
     for wide in factors(product.columns, MAX_VECTORS):
         columns = -(-product.columns // wide) * wide * product.lanes
         for rows in itertools.product(*options):
