@@ -310,3 +310,28 @@ def test_inputs_of_all_integers(kind: Any, tmp_path: Path, target: dict[str, Any
     assert network.inputs["x"].dtype == kind
     assert network.inputs["x"].any()
     check_equal(network, target)
+
+
+@pytest.mark.parametrize(
+    ("opset", "low", "high"),
+    [(20, 0.0, 6.0), (20, None, 0.5), (20, np.nan, 0.5), (9, -0.5, 0.5)],
+)
+def test_a_clip_between_constants_joins_the_convolution_before_it(
+    opset: int, low: float | None, high: float, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    limits = {name: value for name, value in (("low", low), ("high", high)) if value is not None}
+    names = [name if name in limits else "" for name in ("low", "high")]
+    settings = {} if opset > 10 else {"min": low, "max": high}
+    nodes = [
+        node("Conv", ["x", "w"], ["sums"]),
+        node("Clip", ["sums", *(names if opset > 10 else [])], ["y"], **settings),
+    ]
+    constants: dict[str, Any] = {"w": RNG.standard_normal((16, 8, 3, 3)).astype(np.float32)}
+    if opset > 10:
+        constants |= {name: np.float32(value) for name, value in limits.items()}
+    inputs = {"x": (np.float32, [1, 8, 9, 9])}
+    network = imported(tmp_path, nodes, inputs, {"y": np.float32}, constants, opset=opset)
+    functions = [str(name.name_hint) for name in network.mod.functions]
+    assert any("conv2d" in name and "m" in name.partition("conv2d")[2] for name in functions)
+    (agreement,) = compare_outputs(network, computed(network, target)).values()
+    assert agreement.accepted

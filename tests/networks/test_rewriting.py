@@ -214,7 +214,9 @@ def test_what_tvm_cannot_turn_round_keeps_its_own_layout(
         with builder.dataflow():
             y = builder.emit(op.nn.conv2d(x, first, padding=1))
             if operator == "conv2d_transpose":
-                y = builder.emit(op.nn.conv2d_transpose(y, others[0], strides=2, groups=groups))
+                y = builder.emit(
+                    op.nn.conv2d_transpose(y, others[0], strides=groups, groups=groups)
+                )
             else:
                 y = builder.emit(op.nn.layer_norm(y, *others[1:], [1, 2, 3]))
             output = builder.emit_output(op.nn.conv2d(y, last, padding=1))
@@ -224,6 +226,41 @@ def test_what_tvm_cannot_turn_round_keeps_its_own_layout(
     assert operators(changed)["relax.reshape"] == 0
     expected = run(fuse(mod), [values], target)
     found = run(fuse(changed), [values, *(one.numpy() for one in params)], target)
+    assert output_agreement(found, expected).accepted
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "is_plain"),
+    [
+        ((4, 4), {"strides": 2, "padding": 1}, True),
+        ((3, 3), {"strides": 2, "padding": 1, "output_padding": 1}, True),
+        ((5, 3), {"strides": (3, 1), "padding": (0, 1, 2, 0)}, True),
+        ((2, 2), {"strides": 2, "output_padding": 1}, False),  # pixels beyond all sums
+        ((3, 3), {"strides": 2, "dilation": 2}, False),
+        ((3, 3), {"strides": 1, "padding": 1}, False),
+    ],
+)
+def test_a_transposed_convolution_has_no_zeros_between_pixels(
+    shape: tuple[int, int], settings: dict[str, Any], is_plain: bool, target: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((2, 8, 7, 9)).astype(np.float32)
+    weights = rng.standard_normal((8, 16, *shape)).astype(np.float32)
+    builder = relax.BlockBuilder()
+    x, kernel = (
+        relax.Var(n, relax.TensorType(v.shape, "float32"))
+        for n, v in (("x", values), ("w", weights))
+    )
+    with builder.function("main", [x, kernel]):
+        with builder.dataflow():
+            output = builder.emit_output(relax.op.nn.conv2d_transpose(x, kernel, **settings))
+        builder.emit_func_output(output)
+    params = [tvm.runtime.tensor(weights)]
+    changed, computed = written_as(builder.get(), params, GraphChoice.channels_last)
+    assert operators(changed)["relax.nn.conv2d_transpose"] == (not is_plain)
+    assert operators(changed)["relax.flip"] == 0  # the weights are computed once
+    found = run(fuse(changed), [values, *(each.numpy() for each in computed)], target)
+    expected = run(fuse(builder.get()), [values, weights], target)
     assert output_agreement(found, expected).accepted
 
 

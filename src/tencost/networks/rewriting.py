@@ -180,9 +180,9 @@ def _without_zeros_between(call: Any) -> Any:
 def _fenced(mod: Any) -> tuple[Any, bool]:
     """Put a reshape, whose layout no pass changes, before each operator that TVM cannot turn; say whether one is there.
 
-    A transposed convolution of NHWC is not lowered, a layer norm over several axes would read its weights in another
-    order than the numbers, and a pool of the image that a row of NWC is made into (as torch.export writes 1-D pools)
-    would go along the wrong axis.
+    A transposed convolution of NHWC is not lowered (:func:`_without_zeros_between` has left some), a layer norm over
+    several axes would read its weights in another order than the numbers, and a pool of the image that a row of NWC is
+    made into (as torch.export writes 1-D pools) would go along the wrong axis.
     """
     from tvm import relax
 

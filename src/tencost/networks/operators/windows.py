@@ -219,6 +219,6 @@ def _deform_conv(node: Node) -> None:
 
 
 WRITERS = {
-    "Col2Im": _col2im, "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "MaxPool": _max_pool,
-    "MaxUnpool": _max_unpool,
+    "Col2Im": _col2im, "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv,
+    "MaxPool": _max_pool, "MaxUnpool": _max_unpool,
 }  # fmt: skip

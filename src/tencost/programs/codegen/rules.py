@@ -55,6 +55,9 @@ data of a comparison, keeps what it would find: it gets no leave for that. What 
 """
 _NO_NUMBERS = "fast-math-nnan"
 _ASKS = {"isnan", "isinf", "isfinite"}
+_LLVM = ("-disable-machine-licm:bool=true",)
+"""Constants of an epilogue's polynomials are read where they are used: LLVM would hold them in registers during the
+sums before it, and sums in memory instead."""
 MAX_ROWS, MAX_COLUMNS = 6, 64
 """Sums held in registers at a time: of the 32 registers of AVX-512, 24 and what is read."""
 MIN_DEPTH = 16
@@ -76,7 +79,7 @@ def lenient(target: dict[str, Any]) -> dict[str, Any]:
     """Return a target for small operators: LLVM may reorder their sums, so that it can vectorize them."""
     if target.get("kind") != "llvm":
         return target
-    return target | dict.fromkeys(LENIENT, True)
+    return target | dict.fromkeys(LENIENT, True) | {"cl-opt": [*target.get("cl-opt", ()), *_LLVM]}
 
 
 def scheduled(function: Any, target: dict[str, Any]) -> Any:
