@@ -146,9 +146,9 @@ def added(path: Path, step: int) -> Path:
 REGISTER = """
 import inspect, sys
 from tencost.programs.trace.intrinsics import PACKAGE, register_intrinsics
-from tencost.workers.parallel.tvm_import import leave_out_torch
+from tencost.workers.parallel.lean_imports import leave_out_unused
 
-leave_out_torch()
+leave_out_unused()
 searched, absolute = [], inspect.getabsfile
 inspect.getabsfile = lambda item, name=None: searched.append(name) or absolute(item, name)
 register_intrinsics("metal")

@@ -29,8 +29,8 @@ pytestmark = pytest.mark.tvm
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
 PROGRAMS_STAY = """
-from tencost.workers.parallel.tvm_import import leave_out_torch
-leave_out_torch()
+from tencost.workers.parallel.lean_imports import leave_out_unused
+leave_out_unused()
 import tencost.tune.deploy
 tencost.tune.deploy.better_than_rules = lambda database, *given: database
 tencost.tune.deploy.faster_in_network = lambda network, hardware, tasks, database: database

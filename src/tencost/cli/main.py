@@ -23,7 +23,7 @@ from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
 from tencost.cli.servers import SERVE, UI
 from tencost.errors import TencostError, printable, refusal
-from tencost.workers.parallel.tvm_import import leave_out_torch
+from tencost.workers.parallel.lean_imports import leave_out_unused
 
 QUIET_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
@@ -103,7 +103,7 @@ COMMANDS = TENCOST.commands
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 2 and one message on a user's mistake, 130 on Ctrl-C, 143 on SIGTERM."""
     if argv is None:  # a process of our own
-        leave_out_torch()
+        leave_out_unused()
         warnings.formatwarning = _format_warning
     arguments = list(sys.argv[1:] if argv is None else argv)
     for variable, setting in QUIET_ENVIRONMENT.items():

@@ -55,7 +55,7 @@ from tencost.workers.evaluator import (
     local_timer,
     random_arguments,
 )
-from tencost.workers.parallel.tvm_import import leave_out_torch
+from tencost.workers.parallel.lean_imports import leave_out_unused
 from tencost.workers.protocol import Channel, ForkServer
 from tencost.workers.strays import end_strays
 
@@ -73,7 +73,7 @@ class _BadTraceError(Exception):
 def main() -> None:
     """Fork children that serve requests until the parent is gone; without settings, by hand, see that TVM works."""
     settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
-    leave_out_torch()
+    leave_out_unused()
     _warm_up(settings.get("target_kind"))
     if "control" in settings:
         control = socket.socket(fileno=settings["control"])

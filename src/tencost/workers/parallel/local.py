@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tencost.workers.parallel.lean_imports import leave_out_unused
 from tencost.workers.parallel.mapping import HANGS_S, OverdueWatch, Work, WorkerLostError
-from tencost.workers.parallel.tvm_import import leave_out_torch
 
 _assignment: list[tuple[Work, Any, Connection]] = []
 """In a worker: what it does, what all items share, and where it says which item it begins."""
@@ -143,7 +143,7 @@ def _work(number: int, item: Any) -> Sequence[Any]:
 def prepare_worker() -> None:
     """Leave Ctrl-C to the parent, and end with it, however it ends: a pool's workers outlive a killed parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    leave_out_torch()
+    leave_out_unused()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
