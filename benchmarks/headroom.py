@@ -34,7 +34,7 @@ from network_processes import ROOT
 
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.networks.network import load_network
-from tencost.programs.codegen.candidates import Candidate, candidates, schedule_candidate
+from tencost.programs.codegen.candidates import Candidate, draw_candidates, schedule_candidate
 from tencost.programs.codegen.overlap import without_layout_blocks
 from tencost.programs.codegen.products import Product, product_of, vectors_of
 from tencost.programs.codegen.rules import leave
@@ -102,7 +102,7 @@ def slowest_products(
             continue
         task = sha256(str(module).encode()).hexdigest()
         if task not in by_id:
-            first = candidates(module, target, 1)
+            first = draw_candidates(module, target, 1)
             seconds = median_s(module, first[0], target) if first else None
             if seconds is not None:
                 by_id[task] = seconds, module
@@ -113,7 +113,7 @@ def slowest_products(
 def timed(mod: tvm.IRModule, target: dict[str, Any], count: int) -> list[Row]:
     """Return a row a candidate that ran, the rule's first, with its seconds and, of finalists, the second ones."""
     rows, runs = [], []
-    for candidate in candidates(mod, target, count):
+    for candidate in draw_candidates(mod, target, count):
         run = runner(mod, candidate, target)
         if run is not None:
             rows.append(row_of(candidate) | {"seconds": min(run() for _ in range(3))})

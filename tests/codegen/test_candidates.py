@@ -27,7 +27,7 @@ def test_the_first_is_the_rule_s(name: str, cores: int) -> None:
     target = TARGET | {"num-cores": cores}
     task = workload(name)
     by_rule = space.by_rule(task, target)
-    (first,) = space.candidates(task, target, 1)
+    (first,) = space.draw_candidates(task, target, 1)
     scheduled = space.schedule_candidate(task, target, first)
     assert structural_equal(scheduled["main"], by_rule["main"])
 
@@ -36,7 +36,7 @@ def test_the_first_is_the_rule_s(name: str, cores: int) -> None:
 def test_every_candidate_computes_the_same(name: str) -> None:
     vector_math.register_vector_math()
     task = workload(name)
-    several = space.candidates(task, TARGET, 400)
+    several = space.draw_candidates(task, TARGET, 400)
     keys = {(one.product, one.decisions, one.overlaps, one.near) for one in several}
     assert len(keys) == len(several) > 3
     arrays = drawn(PRODUCTS[name][0])
@@ -52,4 +52,4 @@ def test_every_candidate_computes_the_same(name: str) -> None:
 
 def test_what_is_no_product_has_none() -> None:
     softmax = task_of(fused([(4, 12)], relax.op.nn.softmax))
-    assert space.candidates(softmax, TARGET, 8) == []
+    assert space.draw_candidates(softmax, TARGET, 8) == []

@@ -29,7 +29,7 @@ from tencost.programs.codegen.tiles import (
     decisions_of,
     order_of,
     padded_as,
-    tiles_of,
+    register_tiles,
     unrolled_of,
 )
 
@@ -60,7 +60,7 @@ class Candidate:
     cycles: float
 
 
-def candidates(mod: Any, target: Any, count: int, seed: int = 0) -> list[Candidate]:
+def draw_candidates(mod: Any, target: Any, count: int, seed: int = 0) -> list[Candidate]:
     """Return programs of a workload: the rule's, then half by the rule's order, half drawn of all others.
 
     Args:
@@ -72,10 +72,10 @@ def candidates(mod: Any, target: Any, count: int, seed: int = 0) -> list[Candida
     Returns:
         At most `count`; none where the workload is no product.
     """
-    first = next(iter(ranked(mod, target)), None)
+    first = next(iter(rank_candidates(mod, target)), None)
     if first is None:
         return []
-    every = {_key(each): each for each in ranked(mod, target, every=True)}
+    every = {_key(each): each for each in rank_candidates(mod, target, every=True)}
     every.pop(_key(first), None)
     others = list(every.values())
     best = others[: (count - 1) // 2]
@@ -91,14 +91,14 @@ def by_rule(mod: Any, target: Any) -> Any:
         mod: IRModule with one function "main", unscheduled.
         target: TVM target or its dictionary.
     """
-    for candidate in ranked(mod, target)[:ATTEMPTS]:
+    for candidate in rank_candidates(mod, target)[:ATTEMPTS]:
         scheduled = schedule_candidate(mod, target, candidate)
         if scheduled is not None:
             return scheduled
     return None
 
 
-def ranked(mod: Any, target: Any, *, every: bool = False) -> list[Candidate]:
+def rank_candidates(mod: Any, target: Any, *, every: bool = False) -> list[Candidate]:
     """Return candidates in the order in which the rule takes them, the best first; none where there is no product.
 
     Args:
@@ -129,7 +129,7 @@ def schedule_candidate(mod: Any, target: Any, candidate: Candidate) -> Any:
 
     Args:
         mod: the workload's module.
-        target: as for :func:`candidates`.
+        target: as for :func:`draw_candidates`.
         candidate: of this workload.
     """
     from tvm.target import Target
@@ -170,7 +170,7 @@ def _all(
         share /= WORTH_OVERLAPPING if overlaps else WORTH_PADDING if product.padding else 1.0
         copied = copying(product, whole, vectors)
         nears = (False, True) if product.copied and not overlaps else (False,)
-        for tile in tiles_of(product, vectors, overlapping=overlaps):
+        for tile in register_tiles(product, vectors, overlapping=overlaps):
             wide = registers.widened_product(product, tile) if overlaps else product
             computed = share * math.prod(wide.extents) / math.prod(product.extents)
             for near in nears if every else (product.apart and nears[-1],):

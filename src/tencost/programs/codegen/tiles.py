@@ -125,7 +125,7 @@ def _plans(
     product: Product, vectors: Vectors, cores: int, near: bool
 ) -> Iterator[tuple[tuple[Any, ...], tuple[int, tuple[int, ...]], Decisions]]:
     """Yield what to sort by (the first is best), a tile that divides the product, and decisions for it."""
-    for tile in tiles_of(product, vectors):
+    for tile in register_tiles(product, vectors):
         for is_outside in (True, False):
             unrolled = unrolled_of(product, tile)
             decisions = decisions_of(product, tile, is_outside, unrolled, cores, near)
@@ -157,7 +157,7 @@ def unrolled_of(product: Product, tile: tuple[int, tuple[int, ...]]) -> int:
     return max(_divisors(product.extents[product.sums[-1]], most))
 
 
-def tiles_of(
+def register_tiles(
     product: Product, vectors: Vectors, *, overlapping: bool = False
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield every tile that the registers hold: vectors, rows of each axis. Overlapping ones need not divide them."""
