@@ -114,9 +114,9 @@ def test_it_is_saved_with_its_sizes(fast: CompiledNetwork, folder: Path) -> None
 
 
 def test_sizes_share_their_weights(fast: CompiledNetwork, folder: Path) -> None:
-    """A convolution's weights stand there once; those of a product once for each tile of its rows, 1, 4 and 8."""
+    """Three sizes, but two layouts of the weights: one row of a product is tiled otherwise than several."""
     alone = tencost.compile(folder / "images.onnx", overrides=["network.batch=8"])
-    assert fast.path.stat().st_size < 2.9 * alone.path.stat().st_size
+    assert fast.path.stat().st_size < 2.5 * alone.path.stat().st_size
 
 
 def test_the_runner_runs_the_largest(fast: CompiledNetwork, folder: Path) -> None:

@@ -28,8 +28,6 @@ SECOND_RATE, FAR_RATE = 32.0, 10.0
 """Bytes a cycle that come from the second cache, and from what is behind it."""
 LOOP = 0.5
 """Cycles of an iteration of the innermost loop beside what it computes."""
-MAX_BODY = 128
-"""Vector products of an iteration at most, where the sum is unrolled."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
 SEEDS = 8
@@ -127,7 +125,7 @@ def _plans(
     """Yield what to sort by (the first is best), a tile that divides the product, and decisions for it."""
     for tile in register_tiles(product, vectors):
         for is_outside in (True, False):
-            unrolled = unrolled_of(product, tile)
+            unrolled = unrolled_of(product)
             decisions = decisions_of(product, tile, is_outside, unrolled, cores, near)
             cycles = cycles_of(product, vectors, tile, decisions)
             yield order_of(product, tile, decisions, cycles), tile, decisions
@@ -150,11 +148,12 @@ def order_of(
     return wide if product.apart else 0, cycles, blocks, again, several, -last
 
 
-def unrolled_of(product: Product, tile: tuple[int, tuple[int, ...]]) -> int:
-    """Return how many numbers of the last axis of the sum are unrolled, where a body of the loop may be so large."""
-    wide, rows = tile
-    most = min(MAX_UNROLLED, max(1, MAX_BODY // (wide * math.prod(rows))))
-    return max(_divisors(product.extents[product.sums[-1]], most))
+def unrolled_of(product: Product) -> int:
+    """Return how many numbers of the last axis of the sum are unrolled.
+
+    Not by the tile: programs of other numbers of rows then have the same layout of weights, and share them.
+    """
+    return max(_divisors(product.extents[product.sums[-1]], MAX_UNROLLED))
 
 
 def register_tiles(
