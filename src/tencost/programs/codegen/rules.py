@@ -43,6 +43,7 @@ from tencost.programs.codegen.index_arithmetic import (
     kept_in_order,
     network_kept_in_order,
 )
+from tencost.programs.codegen.prefetch import with_prefetches
 from tencost.programs.codegen.products import vectors_of
 from tencost.programs.codegen.softmax import softmax_in_vectors
 
@@ -159,6 +160,8 @@ def schedule_rest(
                 if refused is None:
                     raise
                 refused(str(name.name_hint), error)
+        if isinstance(function, tirx.PrimFunc):
+            functions[name] = with_prefetches(functions[name])
     return network_kept_in_order(IRModule(functions, attrs=mod.attrs))
 
 
