@@ -27,6 +27,10 @@ PRODUCTS: dict[str, tuple[Shapes, Body]] = {
         lambda x, w, b: op.add(op.matmul(x, w), b),
     ),
     "a prime number of rows, alone": ([(37, 24), (24, 32)], op.matmul),
+    "a prime number of rows, one of them cut off": (
+        [(37, 24), (24, 32)],
+        lambda x, w: op.nn.silu(op.strided_slice(op.matmul(x, w), [0], [0], [36])),
+    ),
     "a prime number of rows, dear": (
         [(37, 24), (24, 128)],
         lambda x, w: op.nn.silu(op.matmul(x, w)),

@@ -34,7 +34,7 @@ from tencost.programs.codegen.tiles import (
 )
 
 ATTEMPTS = 4
-"""Candidates that the rule tries to schedule before it gives a product up."""
+"""Candidates that the rule tries to schedule before it takes others, or gives a product up."""
 NEAR_BEST = 2.0
 """Tiles are candidates up to this multiple of the best one's cycles, as :mod:`~.tiles` counts them."""
 
@@ -72,9 +72,10 @@ def draw_candidates(mod: Any, target: Any, count: int, seed: int = 0) -> list[Ca
     Returns:
         At most `count`; none where the workload is no product.
     """
-    first = next(iter(rank_candidates(mod, target)), None)
-    if first is None:
+    chosen = _chosen(mod, target)
+    if chosen is None:
         return []
+    first = chosen[0]
     every = {_key(each): each for each in rank_candidates(mod, target, every=True)}
     every.pop(_key(first), None)
     others = list(every.values())
@@ -91,10 +92,22 @@ def by_rule(mod: Any, target: Any) -> Any:
         mod: IRModule with one function "main", unscheduled.
         target: TVM target or its dictionary.
     """
-    for candidate in rank_candidates(mod, target)[:ATTEMPTS]:
+    chosen = _chosen(mod, target)
+    return None if chosen is None else chosen[1]
+
+
+def _chosen(mod: Any, target: Any) -> tuple[Candidate, Any] | None:
+    """Return the rule's candidate and its scheduled module.
+
+    Tiles that overlap may all be refused, for what stands behind a product (a part of its rows is cut off): tiles that
+    divide it are tried then, too.
+    """
+    ranked = rank_candidates(mod, target)
+    dividing = [candidate for candidate in ranked[ATTEMPTS:] if not candidate.overlaps]
+    for candidate in (*ranked[:ATTEMPTS], *dividing[:ATTEMPTS]):
         scheduled = schedule_candidate(mod, target, candidate)
         if scheduled is not None:
-            return scheduled
+            return candidate, scheduled
     return None
 
 
