@@ -66,6 +66,10 @@ OPERATORS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
         ),
     ),
     "pooling": ([(1, 6, 15, 15)], lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1))),
+    "pooling, channels last": (
+        [(1, 32, 30, 16)],
+        lambda x: op.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC"),
+    ),
     "average pooling": ([(1, 6, 14, 14)], lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2))),
     "mean of pixels": ([(2, 24, 7, 7)], lambda x: op.mean(x, [2, 3])),
     "sum of columns": ([(40, 50)], lambda x: op.sum(x, [0])),
@@ -164,6 +168,29 @@ def test_what_is_no_number_is_still_found(target: dict[str, Any]) -> None:
     values[1, ::3] = np.nan
     found = run(mod, [values], granted)
     assert np.all(found == np.where(np.isnan(values), 7, values))
+
+
+@pytest.mark.parametrize(("cores", "bands"), [(1, 4), (2, 8)])
+def test_padding_below_a_pooling_is_done_in_bands(
+    cores: int, bands: int, target: dict[str, Any]
+) -> None:
+    """A whole padded image would be written and read again; several cores get several bands each."""
+    mod = network(
+        [(1, 32, 30, 16)],
+        lambda x: op.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC"),
+    )
+    by_rule = rules.schedule_rest(mod, target | {"num-cores": cores})
+    (name,) = [one for one in by_rule.functions if isinstance(by_rule[one], tirx.PrimFunc)]
+    schedule = tvm.s_tir.Schedule(
+        tvm.IRModule({"main": by_rule[name].with_attr("global_symbol", "main")})
+    )
+    pad, pool = (
+        [schedule.get(loop) for loop in schedule.get_loops(schedule.get_sblock(block))]
+        for block in ("pad_temp", "pool_max_update")
+    )
+    shared = [one for one, other in zip(pad, pool, strict=False) if one.same_as(other)]
+    assert np.prod([int(loop.extent) for loop in shared]) == bands
+    assert (shared[0].kind == tirx.ForKind.PARALLEL) == (cores > 1)
 
 
 def test_leave_is_the_module_s_not_a_function_s(target: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ stored and read again, sums one number at a time, one core. :func:`scheduled` pu
                exponential that two read is not, nor padding below a convolution, which would be asked for at each tap
     split      an axis that is another's rows and columns becomes two, so that what is read lies in a row
     ordered    a sum runs innermost where its operands lie one after the other along it, else the output's last axis
+    banded     padding below a pooling is done for a few rows of the image at a time, which the caches hold
     tiled      some rows and columns of a product are summed at a time, in registers, where their numbers divide
     gathered   layer norm: the nests that share rows run row by row, what lies between stays in the cache
     parallel   the outermost axes over the cores, if there is more than one and the work is worth waking them
@@ -63,6 +64,11 @@ MAX_ROWS, MAX_COLUMNS = 6, 64
 """Sums held in registers at a time: of the 32 registers of AVX-512, 24 and what is read."""
 MIN_DEPTH = 16
 """Numbers of a sum below which registers are not worth filling: a depthwise convolution has nine."""
+MAX_BAND = 8
+"""Rows of a pooled image that are padded for at a time, at most."""
+MORE_WORK = 1.3
+"""Operations over those without bands, at most: what two bands need is padded twice."""
+_AMONG_CORES = "tencost.among_cores"
 _DEAR = ("exp", "erf", "tanh", "sigmoid", "pow", "log", "sqrt", "rsqrt", "sin", "cos")
 """Functions whose value is kept rather than computed twice."""
 
@@ -106,10 +112,10 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
             return softmax
     for step in (_inline, _split, _order):
         tried(step, schedule)
-    schedule = _gathered(schedule)
+    schedule = _gathered(_banded(schedule, cores))
     if cores > 1:
         tried(_parallel, schedule, cores)
-    return kept_in_order(schedule.mod["main"])
+    return kept_in_order(_divided(schedule.mod["main"]))
 
 
 def leave(mod: Any, target: dict[str, Any]) -> dict[str, Any]:
@@ -307,6 +313,33 @@ def _jumps(region: Any, name: Any) -> bool:
     return any(moves(dimension.min, name) for dimension in list(region.region)[:-1])
 
 
+def _banded(schedule: Any, cores: int) -> Any:
+    """Return a schedule that pads below a sum over windows for a band of the image's rows, not as a whole before."""
+    for pad in nests_of(schedule):
+        readers = schedule.get_consumers(pad)
+        is_padding = called(schedule.get(pad).body) == {"if"} and set(kinds_of(schedule, pad)) == {
+            "S"
+        }
+        if not is_padding or len(readers) != 1 or "R" not in kinds_of(schedule, readers[0]):
+            continue
+        trial = schedule.copy()
+        block, reader = (
+            trial.get_sblock(schedule.get(nest).name_hint) for nest in (pad, readers[0])
+        )
+        loops = trial.get_loops(reader)
+        place = next((at for at, loop in enumerate(loops) if extent_of(trial, loop) > 1), 0)
+        rows = extent_of(trial, loops[place])
+        most = max(1, rows // (4 * cores)) if cores > 1 else rows
+        band = max(size for size in range(1, min(MAX_BAND, most) + 1) if rows % size == 0)
+        outer = trial.split(loops[place], [None, band])[0]
+        if cores > 1 and size_of(trial, reader) >= PARALLEL_WORK:
+            outer = trial.fuse(*loops[:place], outer) if place else outer
+            _among_cores(trial, outer)
+        if tried(trial.compute_at, block, outer) and _work(trial) <= MORE_WORK * _work(schedule):
+            schedule = trial
+    return schedule
+
+
 def _gathered(schedule: Any) -> Any:
     """Return a schedule that computes nests that sum rows, and what they need, row by row below the last nest.
 
@@ -335,12 +368,35 @@ def _work(schedule: Any) -> int:
     return sum(size_of(schedule, block) for block in nests_of(schedule))
 
 
+def _among_cores(schedule: Any, loop: Any) -> None:
+    """Have the iterations of a loop of spatial axes divided among the cores, see :func:`_divided`.
+
+    TVM's primitive refuses loops over a sum whose initial value is set in a block of its own.
+    """
+    schedule.annotate(loop, _AMONG_CORES, True)
+
+
+def _divided(function: Any) -> Any:
+    """Return a function whose loops that are noted so are parallel."""
+    from tvm import tirx
+    from tvm_ffi import structural_map
+
+    def parallel(loop: Any) -> Any:
+        if _AMONG_CORES not in loop.annotations:
+            return loop
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.PARALLEL, loop.body)
+
+    return structural_map(function, (tirx.For, parallel))
+
+
 def _parallel(schedule: Any, cores: int) -> None:
     parallelized: list[Any] = []
     for block in nests_of(schedule):
         loops = schedule.get_loops(block)
         if not loops or any(schedule.get(loops[0]).same_as(loop) for loop in parallelized):
             continue
+        if _AMONG_CORES in schedule.get(loops[0]).annotations:
+            continue  # its bands are already
         kinds = kinds_of(schedule, block)
         if size_of(schedule, block) < PARALLEL_WORK:
             continue
@@ -355,5 +411,5 @@ def _parallel(schedule: Any, cores: int) -> None:
         if not outer or extent < cores:
             continue
         fused = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
-        schedule.parallel(fused)
+        _among_cores(schedule, fused)
         parallelized.append(schedule.get(fused))

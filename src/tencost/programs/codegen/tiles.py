@@ -30,6 +30,11 @@ LOOP = 0.5
 """Cycles of an iteration of the innermost loop beside what it computes."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
+PIXEL_VECTORS = 4
+"""Vectors of a pixel that a depthwise convolution takes one after the other: of each alone, the image would be read in
+steps of a pixel, which no hardware reads ahead."""
+BAND, BAND_TILES = 256 << 10, 8
+"""Bytes of the rows of an image, and tiles of them, that it takes at a time: each band's border is read twice."""
 SEEDS = 8
 """Decisions that :func:`product_seeds` returns at most."""
 PLANS_OF_A_TILE = 2
@@ -143,6 +148,8 @@ def order_of(
     outside, inside, _ = decisions[0]
     again = outside * inside > 1 and (outside > 1) != columns_outside(product)
     blocks = sum(outer > 1 and middle > 1 for outer, middle, _ in decisions[: 1 + len(rows)])
+    if product.apart:
+        again, blocks = inside > PIXEL_VECTORS, 0
     several = sum(height > 1 for height in rows)
     last = rows[-1] if rows else 0
     return wide if product.apart else 0, cycles, blocks, again, several, -last
@@ -258,12 +265,20 @@ def decisions_of(
     ]
     outside = column_tiles if is_outside else 1
     enough = 4 * cores if cores > 1 else 1
+    if product.apart and is_outside:
+        outside //= max(_divisors(column_tiles, PIXEL_VECTORS))
     decisions: list[tuple[int, ...]] = [(outside, column_tiles // outside, wide)]
     share = outside * math.prod(product.extents[axis] for axis in product.batch)
     for place, (count, height) in enumerate(zip(row_tiles, rows, strict=True)):
         whole = place == 0 if near else not is_outside or share < enough
         share *= count if whole else 1
         decisions.append((count, 1, height) if whole else (1, count, height))
+    if product.apart and near and rows:
+        count, height = row_tiles[0], rows[0]
+        others = share // row_tiles[0]
+        most = max(1, others * count // enough)
+        band = band_tiles(product, count, column_tiles // outside * wide, most)
+        decisions[1] = (count // band, band, height)
     depth = math.prod(product.extents[axis] for axis in product.sums)
     for place, axis in enumerate(product.sums):
         extent = product.extents[axis]
@@ -272,6 +287,19 @@ def decisions_of(
         inner = max(_divisors(extent, limit))
         decisions.append((extent // inner, inner))
     return tuple(decisions)
+
+
+def band_tiles(product: Product, count: int, vectors: int, most: int) -> int:
+    """Return how many of `count` tiles of an image's rows a depthwise convolution takes at a time, of some vectors.
+
+    They divide `count`, and are at most `most`.
+    """
+    image = max(size for axes, size in product.operands if set(product.rows) <= axes)
+    share = vectors * product.lanes / product.extents[product.column]
+    images = math.prod(product.extents[axis] for axis in product.batch)
+    tile = image * share / (images * count)
+    fits = _divisors(count, min(BAND_TILES, most))
+    return max(tiles for tiles in fits if tiles == 1 or tiles * tile <= BAND)
 
 
 def _divisors(extent: int, largest: int) -> list[int]:
