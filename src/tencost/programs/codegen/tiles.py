@@ -234,10 +234,13 @@ def copying(product: Product, whole: Product, vectors: Vectors) -> float:
 
 
 def columns_outside(product: Product) -> bool:
-    """Say whether the columns shall be outside: then what has rows is read again for each of them."""
+    """Say whether the columns shall be outside: then what has rows is read again for each of them.
+
+    So they are where what has columns fills the second cache: the next ones are fetched then, and stay there.
+    """
     with_rows = sum(size for axes, size in product.operands if axes & set(product.rows))
     with_columns = sum(size for axes, size in product.operands if product.column in axes)
-    return with_rows <= with_columns
+    return with_rows <= with_columns or with_columns > SECOND_CACHE // 2
 
 
 def decisions_of(
