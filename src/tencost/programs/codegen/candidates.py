@@ -224,7 +224,7 @@ def _decisions(
 
     Not every one: no blocks, and the most that is unrolled.
     """
-    most = unrolled_of(product)
+    most = unrolled_of(product, tile[0])
     last = product.extents[product.sums[-1]]
     steps = [step for step in (8, 4, 2, 1) if last % step == 0] if every else [most]
     for is_outside, step in itertools.product((True, False), steps):

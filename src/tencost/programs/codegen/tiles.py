@@ -130,7 +130,7 @@ def _plans(
     """Yield what to sort by (the first is best), a tile that divides the product, and decisions for it."""
     for tile in register_tiles(product, vectors):
         for is_outside in (True, False):
-            unrolled = unrolled_of(product)
+            unrolled = unrolled_of(product, tile[0])
             decisions = decisions_of(product, tile, is_outside, unrolled, cores, near)
             cycles = cycles_of(product, vectors, tile, decisions)
             yield order_of(product, tile, decisions, cycles), tile, decisions
@@ -155,12 +155,15 @@ def order_of(
     return wide if product.apart else 0, cycles, blocks, again, several, -last
 
 
-def unrolled_of(product: Product) -> int:
-    """Return how many numbers of the last axis of the sum are unrolled.
+def unrolled_of(product: Product, wide: int) -> int:
+    """Return how many numbers of the last axis of the sum are unrolled, for tiles so many vectors wide.
 
-    Not by the tile: programs of other numbers of rows then have the same layout of weights, and share them.
+    Of one vector half as many: each product then has a number of its rows to itself, and LLVM reads eight of them that
+    lie in a row at once, to shuffle them (28 rows by 16 columns: 110 GFLOP/s unrolled by 8, 147 by 4). Not by the rows:
+    programs of other numbers of rows then have the same layout of weights, and share them.
     """
-    return max(_divisors(product.extents[product.sums[-1]], MAX_UNROLLED))
+    most = MAX_UNROLLED if wide > 1 else MAX_UNROLLED // 2
+    return max(_divisors(product.extents[product.sums[-1]], most))
 
 
 def register_tiles(
@@ -212,7 +215,7 @@ def cycles_of(
         if product.apart or (block if changes else panels[axes]) + others <= FIRST_CACHE:
             continue
         read = 4.0 * step[axes] * (product.lanes if has_columns else 1)
-        if block > SECOND_CACHE:
+        if block > SECOND_CACHE // 2:
             far += read
         else:
             near += read
