@@ -29,25 +29,11 @@ def softmax_in_vectors(function: Any, nests: list[str], lanes: int, cores: int) 
     """
     from tvm import tirx
     from tvm.s_tir import SBlock, SBlockRealize
-    from tvm_ffi import structural_walk
 
-    if nests != _NESTS or len(function.params) != 2:
+    shape = softmax_shape(function, nests, lanes)
+    if shape is None:
         return None
     data, output = function.params
-    if any(str(each.dtype) != "float32" for each in (data, output)):
-        return None
-    if not all(hasattr(extent, "value") for extent in data.shape):
-        return None
-    shape = [int(extent) for extent in data.shape]
-    axes: set[int] = set()
-
-    def read(block: Any) -> None:
-        if block.name_hint == _NESTS[-1]:
-            axes.add(int(block.annotations["axis"]))
-
-    structural_walk(function.body, (SBlock, read))
-    if axes != {len(shape) - 1} or shape[-1] < lanes:
-        return None
     rows = math.prod(shape[:-1])
     row = tirx.Var("row", "int64")
     places: list[Any] = []
@@ -57,15 +43,45 @@ def softmax_in_vectors(function: Any, nests: list[str], lanes: int, cores: int) 
         places.append(tirx.floormod(tirx.floordiv(row, stride), extent))
     is_parallel = cores > 1 and rows > 1 and rows * shape[-1] >= PARALLEL_WORK
     kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
-    body = tirx.SeqStmt(_row(data, output, places, shape[-1], lanes))
+    body = tirx.SeqStmt(row_softmax(data, output, places, shape[-1], lanes))
     loop = tirx.For(row, _whole(0), _whole(rows), kind, body)
     # TVM's passes expect functions of schedules to be one block.
     whole = SBlockRealize([], True, SBlock([], [], [], "root", loop))
     return tirx.PrimFunc(function.params, whole, function.ret_type, function.attrs)
 
 
-def _row(data: Any, output: Any, places: list[Any], size: int, lanes: int) -> list[Any]:
-    """Return the statements that compute a row: its maximum, exponentials and their sum, their quotients."""
+def softmax_shape(function: Any, nests: list[str], lanes: int) -> list[int] | None:
+    """Return the shape of a float32 softmax along the last axis, at least a vector long; None for other functions."""
+    from tvm.s_tir import SBlock
+    from tvm_ffi import structural_walk
+
+    if nests != _NESTS or len(function.params) != 2:
+        return None
+    if any(str(each.dtype) != "float32" for each in function.params):
+        return None
+    if not all(hasattr(extent, "value") for extent in function.params[0].shape):
+        return None
+    shape = [int(extent) for extent in function.params[0].shape]
+    axes: set[int] = set()
+
+    def read(block: Any) -> None:
+        if block.name_hint == _NESTS[-1]:
+            axes.add(int(block.annotations["axis"]))
+
+    structural_walk(function.body, (SBlock, read))
+    return shape if axes == {len(shape) - 1} and shape[-1] >= lanes else None
+
+
+def row_softmax(data: Any, output: Any, places: list[Any], size: int, lanes: int) -> list[Any]:
+    """Return the statements that compute a row: its maximum, exponentials and their sum, their quotients.
+
+    Args:
+        data: tensor that is read.
+        output: tensor that is written; it may be `data`.
+        places: indices of the row.
+        size: numbers of a row, at least `lanes`.
+        lanes: numbers of a vector.
+    """
     from tvm import tirx
 
     statements: list[Any] = []
@@ -110,6 +126,8 @@ def _row(data: Any, output: Any, places: list[Any], size: int, lanes: int) -> li
         bound("peak", _folded(tirx.BufferLoad(largest, [_all(lanes)]), tirx.Max, bound)), lanes
     )
     total = summed("total", 0.0)
+    if rest:  # read before the output is written, which may be the same tensor
+        tail = bound("tail", tirx.exp(tirx.BufferLoad(data, at(last)) - peak))
 
     def exponentials(start: Any) -> list[Any]:
         value = tirx.Var("value", vector)
@@ -121,7 +139,6 @@ def _row(data: Any, output: Any, places: list[Any], size: int, lanes: int) -> li
 
     over_vectors(exponentials)
     if rest:
-        tail = bound("tail", tirx.exp(tirx.BufferLoad(data, at(last)) - peak))
         lane = tirx.Ramp(tirx.const(0, "int32"), tirx.const(1, "int32"), lanes)
         again = tirx.Broadcast(tirx.const(lanes - rest, "int32"), lanes)
         zeros = tirx.Broadcast(_number(0.0), lanes)
