@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import tvm
+from onnx import TensorProto, helper
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tencost.config import HardwareConfig
+from tencost.config import HardwareConfig, NetworkConfig
 from tencost.config.composition import compose
 from tencost.networks.network import Network, load_network
 from tencost.tune.deploy import compile_network, count_tuned, faster_in_network
@@ -65,6 +68,50 @@ def test_the_default_schedule_of_a_product_does_not_stay(
     outputs = Deployed(built, network).outputs()
     for name, place in network.compared.items():
         assert np.allclose(outputs[place], network.expected[place], atol=1e-3), name
+
+
+def attention_network(folder: Path) -> Network:
+    """Return a network of an ONNX file: softmax(q k) v."""
+    shapes = {"q": [1, 2, 64, 32], "k": [1, 2, 32, 96], "v": [1, 2, 96, 32], "y": [1, 2, 64, 32]}
+    tensors = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    }
+    output = tensors.pop("y")
+    nodes = [
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "v"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "net", list(tensors.values()), [output])
+    opsets = [helper.make_opsetid("", 17)]
+    path = folder / "attention.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return load_network(NetworkConfig(name="attention", source="onnx", path=str(path)), folder)
+
+
+def test_the_default_schedule_of_a_part_of_attention_does_not_stay(
+    target: dict[str, Any], cpu_intrinsics: None, tmp_path: Path
+) -> None:
+    """By rule attention is one function: there is none of the part's name to compare it with."""
+    hardware = HardwareConfig(name="here", target=target)
+    network = attention_network(tmp_path)
+    by_rule = Deployed(compile_network(network, target, None, by_rule=True), network)
+    assert "attention" in by_rule.seconds_by_function()
+    tasks = network.tasks(target)
+    scores = max(tasks, key=lambda one: one.flop)
+    schedule = Schedule(scores.mod)
+    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.unroll_explicit", 0)
+    database = ms.database.MemoryDatabase()
+    workload = database.commit_workload(scores.mod)
+    database.commit_tuning_record(
+        ms.database.TuningRecord(schedule.trace, workload, [1e-9], tvm.target.Target(target))
+    )
+    apart = Deployed(compile_network(network, target, database), network)
+    assert "attention" not in apart.seconds_by_function()
+    kept = faster_in_network(network, hardware, tasks, database)
+    assert count_tuned(database, tasks, target) == 1
+    assert count_tuned(kept, tasks, target) == 0
 
 
 def test_nothing_is_run_where_there_is_nothing_to_choose(network: Network) -> None:

@@ -211,8 +211,11 @@ def faster_in_network(
         }
         for place in range(len(networks))
     )
-    # What is not there by rule is a part of an attention, which is one function by rule.
-    slower = {name for name, seconds in by_program.items() if seconds > by_rule.get(name, 0.0)}
+    slower = {name for name in by_program.keys() & by_rule if by_program[name] > by_rule[name]}
+    # Attention is one function by rule, three where a part of it has a program.
+    apart, whole = by_program.keys() - by_rule, by_rule.keys() - by_program
+    if sum(by_program[name] for name in apart) > sum(by_rule[name] for name in whole):
+        slower |= apart
     return _best_of(database, [task for task in tuned if task.name not in slower], target)
 
 
