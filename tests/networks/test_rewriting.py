@@ -129,6 +129,62 @@ def test_convolutions_of_volumes_are_folded_and_have_channels_last(
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+class Attention(torch.nn.Module):
+    """Attention of two heads, written in one of the ways that PyTorch has for it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.project = torch.nn.Linear(32, 96)
+        self.multihead = torch.nn.MultiheadAttention(32, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "multihead":
+            return self.multihead(x, x, x, need_weights=False)[0]
+        batch, tokens, _ = x.shape
+        q, k, v = self.project(x).reshape(batch, tokens, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        if self.kind == "function":
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        elif self.kind == "masked":
+            mask = torch.ones(tokens, tokens, dtype=torch.bool).tril(-1)
+            y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        elif self.kind == "matmul":
+            scores = torch.matmul(q, k.transpose(-1, -2)) / 4 + torch.ones(1, 1, tokens, tokens)
+            y = torch.matmul(torch.softmax(scores, dim=-1), v)
+        else:
+            y = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) / 4, -1) @ v
+        return y.transpose(1, 2).reshape(batch, tokens, 32)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("kind", ["multihead", "function", "matmul", "einsum", "masked"])
+def test_what_the_exporter_adds_to_attention_is_taken_back(
+    kind: str, batch: int, target: dict[str, Any], tmp_path: Path
+) -> None:
+    """So attention is one function by rule, of a torch.export file as of an ONNX one.
+
+    An einsum turns axes round; of a row that a mask leaves nothing of PyTorch makes zeros: these stay several.
+    """
+    torch.manual_seed(0)
+    path = tmp_path / "attention.pt2"
+    x = torch.randn(batch, 24, 32)
+    torch.export.save(torch.export.export(Attention(kind).eval(), (x,)), path)
+    config = NetworkConfig(
+        name="attention",
+        source="torch_export",
+        path=str(path),
+        graph=GraphChoice.auto,
+        trusted=True,
+    )
+    network = load_network(config)
+    deployed = Deployed(compile_network(network, target, None, by_rule=True), network)
+    for output, expected in zip(deployed.outputs(), network.expected, strict=True):
+        assert output_agreement(output, expected).accepted
+    assert ("attention" in deployed.seconds_by_function()) == (
+        kind in ("multihead", "function", "matmul")
+    )
+
+
 def sound_network(kind: str) -> torch.nn.Module:
     nn = torch.nn
     first = [nn.Conv1d(3, 8, 5, 2, 2, bias=False), nn.BatchNorm1d(8), nn.ReLU()]
