@@ -32,6 +32,10 @@ def attend(q: Any, k: Any, v: Any, *others: Any, scale: float = 0.5, negate: boo
 ATTENTION: dict[str, tuple[Shapes, Body]] = {
     "heads": ([(1, 3, 24, 16), (1, 3, 16, 24), (1, 3, 24, 16)], attend),
     "prime numbers": ([(1, 2, 37, 19), (1, 2, 19, 53), (1, 2, 53, 23)], attend),
+    "one function for both products": (
+        [(1, 2, 16, 16)] * 3,
+        lambda q, k, v: op.matmul(op.nn.softmax(op.matmul(q, k), axis=-1), v),
+    ),
     "a batch": ([(2, 3, 20, 8), (2, 3, 8, 31), (2, 3, 31, 8)], attend),
     "no batch": ([(50, 16), (16, 50), (50, 16)], attend),
     "one batch axis": ([(6, 10, 32), (6, 32, 49), (6, 49, 32)], attend),

@@ -157,6 +157,10 @@ def attention(
     from tvm.s_tir import SBlock, SBlockRealize, Schedule
     from tvm_ffi import structural_map
 
+    if values.same_as(
+        scores
+    ):  # as many rows as columns, as the numbers of a head: with parameters of its own
+        values = ir.load_json(ir.save_json(scores))
     vectors = vectors_of(target)
     parts = (scores, softmax, values)
     if vectors is None or any(dict(each.attrs or {}).get(_SCHEDULED) for each in parts):
