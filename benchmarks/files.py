@@ -84,7 +84,8 @@ def benchmark(name: str, batch: int, cores: int, folder: Path) -> Result:
         network=name, via="", cores=cores, hardware="local", settings=(), folder=str(folder)
     )
     cpus = sorted(os.sched_getaffinity(0))[-cores:]
-    export(name, batch, folder)
+    if not (folder / "expected.npz").exists():  # written last
+        export(name, batch, folder)
     rows: dict[str, dict[str, Any]] = {peer: {} for peer in PEERS if find_spec(peer)} | {OURS: {}}
     words = ["compile", "network=onnx", f"network.path={folder / 'model.onnx'}"]
     words += [f"hardware.cores={cores}"] if cores > 1 else []
