@@ -425,8 +425,8 @@ def without_detours(mod: Any) -> Any:
         parts = [call_of(each, "reshape") for each in product.args]
         if None in parts:
             return None
-        given = [plain(each.args[0]) for each in parts]
-        first, second = (shape_of(each) for each in given)
+        matrices = [plain(each.args[0]) for each in parts]
+        first, second = (shape_of(each) for each in matrices)
         if first is None or second is None or first[-1] != second[-2]:
             return None
         batch, flat = shape[:-2], [math.prod(shape[:-2])]
@@ -435,7 +435,7 @@ def without_detours(mod: Any) -> Any:
             flat + first[-2:],
             flat + second[-2:],
         ]
-        return given if fits else None
+        return matrices if fits else None
 
     def unmasked(call: Any) -> Any:
         """Return the softmax of a choice that only looks for rows of -inf, in scores without a mask; else None."""
@@ -464,8 +464,8 @@ def without_detours(mod: Any) -> Any:
             name = getattr(call.op, "name", "")
             if name == "relax.where" and (weights := unmasked(call)) is not None:
                 return self.visit_expr(weights)
-            if name == "relax.reshape" and (given := stacks(call)) is not None:
-                return relax.op.matmul(*(self.visit_expr(each) for each in given))
+            if name == "relax.reshape" and (matrices := stacks(call)) is not None:
+                return relax.op.matmul(*(self.visit_expr(each) for each in matrices))
             return super().visit_call_(call)
 
     rewriting = Rewrite(mod)

@@ -190,11 +190,11 @@ def attention(
     for size in batch:
         stride //= size
         leading.append(tirx.floormod(tirx.floordiv(number, tiles * stride), size))
-    kept = tirx.decl_buffer((height, columns), "float32", "scores")
+    rows_of_scores = tirx.decl_buffer((height, columns), "float32", "scores")
 
     def score(above: Any, column: Any, total: Any) -> Any:
         value = _finished(first, [*leading, start + above, column], total)
-        return tirx.BufferStore(kept, value, [above, column])
+        return tirx.BufferStore(rows_of_scores, value, [above, column])
 
     def output(above: Any, column: Any, total: Any) -> Any:
         places = [*leading, start + above, column]
@@ -205,14 +205,18 @@ def attention(
         by_name = dict(zip(part.axes, places, strict=True)) | {part.summed: step}
 
         def load(node: Any) -> Any:
-            return tirx.BufferLoad(kept, [above, step]) if node.source.same_as(weights) else node
+            return (
+                tirx.BufferLoad(rows_of_scores, [above, step])
+                if node.source.same_as(weights)
+                else node
+            )
 
         return _with(structural_map(part.term, (ir.TensorLoad, load)), by_name)
 
     steps = (_depth(first), _depth(second))
     body = tirx.SeqStmt(
         [
-            tirx.AllocBuffer(kept),
+            tirx.AllocBuffer(rows_of_scores),
             _tiles(
                 (height, wide, lanes),
                 columns,
@@ -225,7 +229,7 @@ def attention(
                 _whole(0),
                 _whole(height),
                 tirx.ForKind.SERIAL,
-                tirx.SeqStmt(row_softmax(kept, kept, [row], columns, lanes)),
+                tirx.SeqStmt(row_softmax(rows_of_scores, rows_of_scores, [row], columns, lanes)),
             ),
             _tiles(
                 (height, deep, lanes),
@@ -274,7 +278,7 @@ def _part(function: Any, vectors: Vectors) -> _Part | None:
         return None
     if product.group != product.extents[product.column]:
         return None
-    known, after, fits = [store.buffer], [], True
+    computed, after, fits = [store.buffer], [], True
     for name in product.after:
         stmt = schedule.get(schedule.get_sblock(name)).body
         if not isinstance(stmt, tirx.BufferStore) or len(stmt.indices) != len(axes):
@@ -283,14 +287,14 @@ def _part(function: Any, vectors: Vectors) -> _Part | None:
 
         def read(node: Any, variables: tuple[Any, ...] = variables) -> None:
             nonlocal fits
-            if any(node.source.same_as(tensor) for tensor in known):
+            if any(node.source.same_as(tensor) for tensor in computed):
                 fits = fits and _same(node.indices, variables)
 
         structural_walk(stmt.value, (ir.TensorLoad, read))
         fits = fits and all(isinstance(variable, tirx.Var) for variable in variables)
         after.append((stmt.buffer, stmt.value, variables))
-        known.append(stmt.buffer)
-    if not fits or not known[-1].same_as(function.params[-1]):
+        computed.append(stmt.buffer)
+    if not fits or not computed[-1].same_as(function.params[-1]):
         return None
     (summed,) = (names[axis] for axis in product.sums)
     return _Part(product, axes, summed, store.value.b, tuple(after), store.buffer)
@@ -425,18 +429,18 @@ def _finished(part: _Part, places: Sequence[Any], total: Any) -> Any:
     from tvm import ir
     from tvm_ffi import structural_map
 
-    known = [(part.sums, total)]
+    computed = [(part.sums, total)]
     for tensor, value, variables in part.after:
 
         def load(node: Any) -> Any:
-            same = (other for source, other in known if node.source.same_as(source))
+            same = (other for source, other in computed if node.source.same_as(source))
             return next(same, node)
 
         value = structural_map(
             _with(value, dict(zip(variables, places, strict=True))), (ir.TensorLoad, load)
         )
-        known.append((tensor, value))
-    return known[-1][1]
+        computed.append((tensor, value))
+    return computed[-1][1]
 
 
 def _with(expression: Any, values: Mapping[Any, Any]) -> Any:

@@ -170,10 +170,10 @@ def _places_of(nest: _Nest, region: Any) -> tuple[list[Any], list[_Axis], dict[A
 
     names = [axis.var for axis in nest.realize.block.iter_vars]
     values = dict(zip(names, nest.realize.iter_values, strict=True))
-    known = sym.Analyzer()
+    analyzer = sym.Analyzer()
     for loop in nest.loops:
-        known.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-    places = [known.simplify(_with(bound.min, values)) for bound in region.region]
+        analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+    places = [analyzer.simplify(_with(bound.min, values)) for bound in region.region]
     axes: list[_Axis] = []
     whole: dict[Any, Any] = {}
     for loop in nest.loops:
@@ -193,10 +193,10 @@ def _places_of(nest: _Nest, region: Any) -> tuple[list[Any], list[_Axis], dict[A
                 tirx.Var(f"{name.name}_panel", kind),
                 tirx.Var(f"{name.name}_again", kind),
             )
-            known.bind(outer, ir.Range(_number(0, name), _number(extent // times, name)))
-            known.bind(inner, ir.Range(_number(0, name), _number(times, name)))
+            analyzer.bind(outer, ir.Range(_number(0, name), _number(extent // times, name)))
+            analyzer.bind(inner, ir.Range(_number(0, name), _number(times, name)))
             parts = {name: outer * _number(times, name) + inner}
-            places = [known.simplify(_with(place, parts)) for place in places]
+            places = [analyzer.simplify(_with(place, parts)) for place in places]
             whole |= {
                 outer: tirx.floordiv(name, _number(times, name)),
                 inner: tirx.floormod(name, _number(times, name)),
