@@ -193,6 +193,41 @@ def test_padding_below_a_pooling_is_done_in_bands(
     assert (shared[0].kind == tirx.ForKind.PARALLEL) == (cores > 1)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: op.sum(x, axis=[1, 2], keepdims=True),
+        lambda x: op.mean(x, axis=[1, 2]),
+        lambda x: op.sum(op.reshape(x, (256, 320)), axis=0),
+        lambda x: op.max(op.reshape(x, (256, 320)), axis=0),
+        lambda x: op.nn.max_pool2d(x, (8, 32), (8, 32), (4, 0), layout="NHWC"),
+    ],
+)
+def test_no_sum_is_divided_among_the_cores(body: Any, target: dict[str, Any]) -> None:
+    """Its loops may stand outside of the last axis; two cores would add to the same number."""
+    from tvm.s_tir import SBlockRealize
+    from tvm_ffi import structural_walk
+
+    mod = rules.schedule_rest(network([(1, 8, 32, 320)], body), target | {"num-cores": 8})
+    parallel: list[Any] = []
+    summed: list[str] = []
+
+    def loop(node: Any) -> None:
+        if node.kind == tirx.ForKind.PARALLEL:
+            parallel.append(node.loop_var)
+
+    def block(node: Any) -> None:
+        for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True):
+            if axis.iter_type == tirx.IterVar.CommReduce:
+                summed.append(str(value))
+
+    for function in mod.functions.values():
+        if isinstance(function, tirx.PrimFunc):
+            structural_walk(function.body, [(tirx.For, loop), (SBlockRealize, block)])
+    assert summed
+    assert not [name for name in parallel if any(str(name.name) in value for value in summed)]
+
+
 def test_leave_is_the_module_s_not_a_function_s(target: dict[str, Any]) -> None:
     """Said in a function's attributes, LLVM does not hear of it."""
     mod = rules.schedule_rest(network([(8, 32)], lambda x: op.sum(x, axis=1)), target)

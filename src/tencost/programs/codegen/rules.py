@@ -328,6 +328,8 @@ def _banded(schedule: Any, cores: int) -> Any:
         )
         loops = trial.get_loops(reader)
         place = next((at for at, loop in enumerate(loops) if extent_of(trial, loop) > 1), 0)
+        if _is_summed(trial, loops[place]):
+            continue
         rows = extent_of(trial, loops[place])
         most = max(1, rows // (4 * cores)) if cores > 1 else rows
         band = max(size for size in range(1, min(MAX_BAND, most) + 1) if rows % size == 0)
@@ -376,6 +378,24 @@ def _among_cores(schedule: Any, loop: Any) -> None:
     schedule.annotate(loop, _AMONG_CORES, True)
 
 
+def _is_summed(schedule: Any, loop: Any) -> bool:
+    """Say whether a loop runs over a sum, or over anything else than a spatial axis, of a block in it."""
+    from tvm import tirx
+    from tvm.s_tir import SBlockRealize
+    from tvm_ffi import structural_walk
+
+    name = schedule.get(loop).loop_var
+    summed: list[bool] = []
+
+    def realized(node: Any) -> None:
+        for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True):
+            if axis.iter_type != tirx.IterVar.DataPar:
+                summed.append(moves(value, name))
+
+    structural_walk(schedule.mod["main"].body, (SBlockRealize, realized))
+    return any(summed)
+
+
 def _divided(function: Any) -> Any:
     """Return a function whose loops that are noted so are parallel."""
     from tvm import tirx
@@ -401,8 +421,9 @@ def _parallel(schedule: Any, cores: int) -> None:
         if size_of(schedule, block) < PARALLEL_WORK:
             continue
         outer, extent = [], 1
-        for loop, kind in zip(loops, kinds, strict=False):
-            if kind != "S" or extent >= 4 * cores:
+        for loop in loops[: len(kinds)]:
+            # Loops may be in another order than the axes: a sum's may come where the axes have the last spatial one.
+            if _is_summed(schedule, loop) or extent >= 4 * cores:
                 break
             outer.append(loop)
             extent *= extent_of(schedule, loop)
