@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from tencost.networks.rewriting import with_free_weights
-from tencost.programs.codegen import candidates, registers, vector_math
+from tencost.programs.codegen import candidates, tiles, vector_math
 from tencost.programs.codegen.overlap import Axis, widened
 from tencost.workers.worker import build
 
@@ -86,7 +86,7 @@ def computed(mod: Any, arrays: list[Any], shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_the_same(name: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     vector_math.register_vector_math()
-    monkeypatch.setattr(registers, "PARALLEL_WORK", 1)
+    monkeypatch.setattr(tiles, "PARALLEL_WORK", 1)
     mod, shapes = task(name)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]

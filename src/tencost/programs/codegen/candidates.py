@@ -134,7 +134,7 @@ def rank_candidates(mod: Any, target: Any, *, every: bool = False) -> list[Candi
     if filled(whole, vectors) is None and least > WORTH_PADDING * WITHOUT:
         return []
     near_best = [each for each in by_key.values() if each.cycles <= NEAR_BEST * least]
-    return sorted(near_best, key=_order)
+    return sorted(near_best, key=lambda candidate: _order(candidate, cores))
 
 
 def schedule_candidate(mod: Any, target: Any, candidate: Candidate) -> Any:
@@ -165,11 +165,11 @@ def _key(candidate: Candidate) -> tuple[Any, ...]:
     return product.lanes, product.padding, candidate.decisions, candidate.overlaps, candidate.near
 
 
-def _order(candidate: Candidate) -> tuple[Any, ...]:
+def _order(candidate: Candidate, cores: int) -> tuple[Any, ...]:
     """Return what the rule sorts by: a depthwise convolution's borders are padded band by band; then by tiles."""
     product = candidate.product
     whole = bool(product.copied) and not candidate.overlaps and candidate.near != product.apart
-    order = order_of(product, candidate.tile, candidate.decisions, candidate.cycles)
+    order = order_of(product, candidate.tile, candidate.decisions, candidate.cycles, cores)
     return whole, *order, candidate.overlaps
 
 
@@ -184,11 +184,12 @@ def _all(
         copied = copying(product, whole, vectors)
         nears = (False, True) if product.copied and not overlaps else (False,)
         for tile in register_tiles(product, vectors, overlapping=overlaps):
-            wide = registers.widened_product(product, tile) if overlaps else product
+            wide = registers.widened_product(product, tile, cores) if overlaps else product
             computed = share * math.prod(wide.extents) / math.prod(product.extents)
             for near in nears if every else (product.apart and nears[-1],):
                 for decisions in _decisions(wide, tile, cores, near, every=every):
-                    cycles = computed * cycles_of(wide, vectors, tile, decisions) + copied
+                    cycles = computed * cycles_of(wide, vectors, tile, decisions, cores)
+                    cycles += copied
                     least = min(least, cycles)
                     if cycles > NEAR_BEST * least:
                         break  # the tile's other decisions are as slow

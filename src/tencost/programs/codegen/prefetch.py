@@ -24,6 +24,10 @@ PANEL = 4096
 """Bytes of a panel that are worth it."""
 MOST = 4
 """Lines a step of the innermost loop, at most: a panel that is used for a few rows only would be all fetching."""
+STEPS = 4
+"""Steps of the innermost loop for which lines are fetched at a time, before a loop over them. Among the step's own
+instructions LLVM orders loads otherwise, and 28 sums of 32 registers no longer stay in them (mobilenet's 14x14x512:
+4.0 instead of 2.7 ms)."""
 _REORDERS = "meta_schedule.layout_rewrite_preproc"
 _TO_SECOND_CACHE = 2
 """LLVM's locality 0 to 3: the first cache is full of the panel in use."""
@@ -57,6 +61,23 @@ class _Nest:
     realize: Any
 
 
+@dataclass(frozen=True)
+class _Fetches:
+    """What is fetched in the innermost loop of a sum.
+
+    Attributes:
+        loop: its variable.
+        steps: of the loop, that follow each other after the lines of all of them are fetched.
+        several: variable of a loop over so many steps.
+        statements: that fetch, for an iteration of it.
+    """
+
+    loop: Any
+    steps: int
+    several: Any
+    statements: list[Any]
+
+
 def with_prefetches(function: Any) -> Any:
     """Return a scheduled PrimFunc that fetches the next panel of its reordered weights; the same one without such.
 
@@ -73,22 +94,28 @@ def with_prefetches(function: Any) -> Any:
         if _REORDERS in nest.realize.block.annotations
         for region in nest.realize.block.writes
     ]
-    fetches: dict[Any, list[Any]] = {}
+    fetches: dict[Any, _Fetches] = {}
     for nest in nests:
         for region in nest.realize.block.reads:
             if any(region.source.same_as(weights) for weights in reordered):
-                loop, statements = _fetches_of(nest, region)
-                if statements and loop.loop_var not in fetches:
-                    fetches[loop.loop_var] = statements
+                found = _fetches_of(nest, region)
+                if found is not None:
+                    fetches.setdefault(found.loop, found)
     if not fetches:
         return function
 
     def fetching(loop: Any) -> Any:
-        statements = fetches.get(loop.loop_var)
-        if statements is None:
+        found = fetches.get(loop.loop_var)
+        if found is None:
             return loop
-        body = tirx.SeqStmt([*statements, loop.body])
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+        steps, zero = _number(found.steps, loop.loop_var), _number(0, loop.loop_var)
+        inner = tirx.Var(f"{loop.loop_var.name}_step", str(loop.loop_var.ty.dtype))
+        body = _with(loop.body, {loop.loop_var: found.several * steps + inner})
+        few = tirx.For(inner, zero, steps, loop.kind, body)
+        extent = _number(_extent(loop) // found.steps, loop.loop_var)
+        return tirx.For(
+            found.several, zero, extent, loop.kind, tirx.SeqStmt([*found.statements, few])
+        )
 
     return structural_map(function, (tirx.For, fetching))
 
@@ -110,8 +137,8 @@ def _nests(statement: Any, loops: tuple[Any, ...]) -> Iterator[_Nest]:
             yield from _nests(statement.block.body, loops)
 
 
-def _fetches_of(nest: _Nest, region: Any) -> tuple[Any, list[Any]]:
-    """Return the innermost loop of a sum, and what fetches a share of the next panel in each of its steps.
+def _fetches_of(nest: _Nest, region: Any) -> _Fetches | None:
+    """Return what fetches a share of the next panel in the steps of a sum's innermost loop; None where that is nothing.
 
     A step is a serial loop's iteration: what is unrolled inside of it reads many lines.
     """
@@ -119,7 +146,7 @@ def _fetches_of(nest: _Nest, region: Any) -> tuple[Any, list[Any]]:
 
     serial = [loop for loop in nest.loops if _is_serial(loop)]
     if not serial or not _is_summed(nest, serial[-1]) or any(map(_is_wide, region.region)):
-        return None, []
+        return None
     places, axes, whole = _places_of(nest, region)
     reads = [any(moves(place, axis.name) for place in places) for axis in axes]
     # The panel's axis: it moves on to other weights, and one inside of it runs over the same ones again.
@@ -130,7 +157,7 @@ def _fetches_of(nest: _Nest, region: Any) -> tuple[Any, list[Any]]:
     ]
     outer = [place for place in range(again[-1] if again else 0) if reads[place]]
     if not outer:
-        return None, []
+        return None
     panel, inside = axes[outer[-1]], [axis for axis in axes[outer[-1] + 1 :] if axis.is_serial]
     ahead = [axis.name for axis in axes[: outer[-1] + 1]]
     first = 1 + max(
@@ -141,23 +168,30 @@ def _fetches_of(nest: _Nest, region: Any) -> tuple[Any, list[Any]]:
     shape = [int(size) for size in region.source.shape]
     width = int(region.source.dtype.bits) // 8
     size = math.prod(shape[first:]) * width
-    steps = math.prod(axis.extent for axis in inside)
+    loop, innermost = serial[-1], inside[-1]
+    if not innermost.name.same_as(loop.loop_var):
+        return None
+    together = math.gcd(_extent(loop), STEPS)
+    steps = math.prod(axis.extent for axis in inside) // together
     share = -(-size // (LINE * steps))
-    if size < PANEL or share > MOST:
-        return None, []
+    if size < PANEL or share > MOST * together:
+        return None
     # Where the next panel's first number is: the axes inside begin anew.
     begun = {axis.name: _number(0, axis.name) for axis in axes if axis.name not in ahead}
     last = _number(panel.extent - 1, panel.name)
     begun[panel.name] = tirx.Min(panel.name + _number(1, panel.name), last)
     lead = [_with(place, begun) for place in places[:first]]
+    several = tirx.Var(f"{loop.loop_var.name}_steps", str(loop.loop_var.ty.dtype))
     step: Any = tirx.const(0, "int64")
-    for axis in inside:
+    for axis in inside[:-1]:
         step = step * axis.extent + axis.name
-    numbers = [(step * share + more) * (LINE // width) for more in range(share)]
-    fetches = [
-        _fetch(region.source, [*lead, *_digits(number, shape[first:])]) for number in numbers
-    ]
-    return serial[-1], [_with(fetch, whole) for fetch in fetches]
+    step = step * (innermost.extent // together) + several
+    final = tirx.const(-(-size // LINE) - 1, "int64")
+    lines = [tirx.Min(step * share + more, final) for more in range(share)]
+    # Along the last dimension, beyond its end: so an address is one sum, as a panel's numbers lie in a row.
+    begin = [tirx.const(0, "int64")] * (len(shape) - first - 1)
+    fetches = [_fetch(region.source, [*lead, *begin, line * (LINE // width)]) for line in lines]
+    return _Fetches(loop.loop_var, together, several, [_with(fetch, whole) for fetch in fetches])
 
 
 def _places_of(nest: _Nest, region: Any) -> tuple[list[Any], list[_Axis], dict[Any, Any]]:
@@ -220,15 +254,6 @@ def _fetch(weights: Any, places: list[Any]) -> Any:
     address = tirx.address_of(tirx.BufferLoad(weights, places))
     numbers = [tirx.const(number, "int32") for number in (0, _TO_SECOND_CACHE, 1)]
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch.p0", address, *numbers))
-
-
-def _digits(number: Any, shape: list[int]) -> list[Any]:
-    """Return where the so manieth number of a tensor is; after the last one comes the first again."""
-    digits: list[Any] = []
-    for size in reversed(shape):
-        digits.insert(0, number % size)
-        number = number // size
-    return digits
 
 
 def _is_serial(loop: Any) -> bool:

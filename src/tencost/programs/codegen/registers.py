@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tencost.programs.codegen.blocks import PARALLEL_WORK, extent_of, tried
+from tencost.programs.codegen.blocks import extent_of, tried
 from tencost.programs.codegen.overlap import Axis, widened
 from tencost.programs.codegen.products import (
     Product,
@@ -43,10 +43,14 @@ from tencost.programs.codegen.tiles import (
     MAX_UNROLLED,
     MAX_VECTORS,
     Decisions,
+    busy_cores,
     padded,
     product_seeds,
+    waiting,
 )
 
+MORE_ROWS = 1.05
+"""How many more rows are computed, at most, so that each core gets as many tiles of them."""
 HALF_SEEDS = 2
 """Seeds where vectors are half full at best: TVM's tiles are often faster then, and the search should get to them."""
 
@@ -120,7 +124,7 @@ def schedule_overlapping(
     scheduled: list[Any] = []
 
     def schedule_widened() -> None:
-        wide = widened(mod["main"], product.block, _widened_axes(product, *tile))
+        wide = widened(mod["main"], product.block, _widened_axes(product, *tile, cores))
         schedule = Schedule(
             IRModule({"main": wide.function}), debug_mask=0, error_render_level="none"
         )
@@ -154,10 +158,16 @@ def schedule_dividing(
     return schedule.mod if fits else None
 
 
-def widened_product(product: Product, tile: tuple[int, tuple[int, ...]]) -> Product:
-    """Return a product with the extents that overlapping tiles are scheduled with: multiples of the tile's."""
+def widened_product(product: Product, tile: tuple[int, tuple[int, ...]], cores: int = 1) -> Product:
+    """Return a product with the extents that overlapping tiles are scheduled with: multiples of the tile's.
+
+    Args:
+        product: what is widened.
+        tile: vectors, rows of each axis.
+        cores: among which the rows are divided: where there are many, each gets as many tiles of them.
+    """
     extents = list(product.extents)
-    for place, axis in _widened_axes(product, *tile).items():
+    for place, axis in _widened_axes(product, *tile, cores).items():
         extents[place] = axis.widened
     whole = product.group == product.extents[product.column]
     return replace(
@@ -167,14 +177,19 @@ def widened_product(product: Product, tile: tuple[int, tuple[int, ...]]) -> Prod
     )
 
 
-def _widened_axes(product: Product, vectors: int, rows: Sequence[int]) -> dict[int, Axis]:
+def _widened_axes(
+    product: Product, vectors: int, rows: Sequence[int], cores: int
+) -> dict[int, Axis]:
     """Return the axes of a product that a tile does not divide, by number; no two extents are the same."""
     tiles = [(product.column, vectors * product.lanes, product.lanes)]
     tiles += [(axis, height, height) for axis, height in zip(product.rows, rows, strict=True)]
     axes: dict[int, Axis] = {}
     for place, step, tile in tiles:
         extent = product.extents[place]
-        size = -(-extent // step) * step
+        count = -(-extent // step)
+        if place in product.rows[:1] and waiting(count, cores) <= MORE_ROWS:
+            count = -(-count // cores) * cores
+        size = count * step
         if size > extent:
             taken = {*product.extents, *(axis.widened for axis in axes.values())}
             while size in taken:
@@ -225,8 +240,12 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     column = sampled(columns, 3, MAX_VECTORS)
     rows = [sampled(loops[axis], 3, MAX_ROWS) for axis in product.rows]
     sums = [sampled(loops[axis], 2, MAX_UNROLLED) for axis in product.sums]
-    batch = [*(loops[axis] for axis in product.batch), groups]
-    outer = [*batch, column[0], *(row[0] for row in rows)]
+    batch = [loops[axis] for axis in product.batch]
+    cores = busy_cores(product, cores)
+    outer = [*batch, groups, column[0], *(row[0] for row in rows)]
+    if cores > 1 and rows:
+        # Rows first: each core has the same ones in every operator, and finds them in its own caches.
+        outer = [*batch, rows[0][0], groups, column[0], *(row[0] for row in rows[1:])]
     middle = [*(row[1] for row in rows), column[1]]
     inside = [*(split[1] for split in sums), *(row[2] for row in rows), column[2]]
     schedule.reorder(*outer, *middle, *(split[0] for split in sums), *inside, lane)
@@ -255,7 +274,6 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
             schedule.unroll(loop)
         schedule.vectorize(lane)
     last_outer = outer[-1]
-    cores = cores if math.prod(product.extents) >= PARALLEL_WORK else 1
     if cores > 1:
         last_outer = schedule.fuse(*outer)
         schedule.parallel(last_outer)

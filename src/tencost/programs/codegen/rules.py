@@ -29,7 +29,7 @@ from typing import Any
 
 from tencost.programs.codegen.blocks import (
     CHOICES,
-    PARALLEL_WORK,
+    PARALLEL_NUMBERS,
     called,
     extent_of,
     kinds_of,
@@ -334,7 +334,7 @@ def _banded(schedule: Any, cores: int) -> Any:
         most = max(1, rows // (4 * cores)) if cores > 1 else rows
         band = max(size for size in range(1, min(MAX_BAND, most) + 1) if rows % size == 0)
         outer = trial.split(loops[place], [None, band])[0]
-        if cores > 1 and size_of(trial, reader) >= PARALLEL_WORK:
+        if cores > 1 and size_of(trial, reader) >= PARALLEL_NUMBERS:
             outer = trial.fuse(*loops[:place], outer) if place else outer
             _among_cores(trial, outer)
         if tried(trial.compute_at, block, outer) and _work(trial) <= MORE_WORK * _work(schedule):
@@ -418,7 +418,7 @@ def _parallel(schedule: Any, cores: int) -> None:
         if _AMONG_CORES in schedule.get(loops[0]).annotations:
             continue  # its bands are already
         kinds = kinds_of(schedule, block)
-        if size_of(schedule, block) < PARALLEL_WORK:
+        if size_of(schedule, block) < PARALLEL_NUMBERS:
             continue
         outer, extent = [], 1
         for loop in loops[: len(kinds)]:

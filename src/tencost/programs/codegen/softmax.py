@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tencost.programs.codegen.blocks import PARALLEL_WORK
+from tencost.programs.codegen.blocks import PARALLEL_NUMBERS
 
 _NESTS = ["T_softmax_maxelem", "T_softmax_exp", "T_softmax_expsum", "T_softmax_norm"]
 """Blocks of TVM's softmax (topi), in order."""
@@ -41,7 +41,7 @@ def softmax_in_vectors(function: Any, nests: list[str], lanes: int, cores: int) 
     for extent in shape[:-1]:
         stride //= extent
         places.append(tirx.floormod(tirx.floordiv(row, stride), extent))
-    is_parallel = cores > 1 and rows > 1 and rows * shape[-1] >= PARALLEL_WORK
+    is_parallel = cores > 1 and rows > 1 and rows * shape[-1] >= PARALLEL_NUMBERS
     kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
     body = tirx.SeqStmt(row_softmax(data, output, places, shape[-1], lanes))
     loop = tirx.For(row, _whole(0), _whole(rows), kind, body)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tencost.programs.codegen.blocks import tried
+from tencost.programs.codegen.blocks import PARALLEL_WORK, tried
 from tencost.programs.codegen.products import Product, Vectors, filled, product_of
 
 MAX_ROWS, MAX_VECTORS, MAX_UNROLLED = 16, 8, 8
@@ -26,6 +26,8 @@ FIRST_CACHE, SECOND_CACHE = 32 << 10, 1 << 20
 """Bytes of the caches, of the smallest cores in use."""
 SECOND_RATE, FAR_RATE = 32.0, 10.0
 """Bytes a cycle that come from the second cache, and from what is behind it."""
+SHARED_RATE = 6.0
+"""Bytes a cycle that a core reads of what another core has just computed: they are in that one's caches."""
 LOOP = 0.5
 """Cycles of an iteration of the innermost loop beside what it computes."""
 SHORT_SUM = 32
@@ -132,22 +134,30 @@ def _plans(
         for is_outside in (True, False):
             unrolled = unrolled_of(product, tile[0])
             decisions = decisions_of(product, tile, is_outside, unrolled, cores, near)
-            cycles = cycles_of(product, vectors, tile, decisions)
-            yield order_of(product, tile, decisions, cycles), tile, decisions
+            cycles = cycles_of(product, vectors, tile, decisions, cores)
+            yield order_of(product, tile, decisions, cycles, cores), tile, decisions
 
 
 def order_of(
-    product: Product, tile: tuple[int, tuple[int, ...]], decisions: Decisions, cycles: float
+    product: Product,
+    tile: tuple[int, tuple[int, ...]],
+    decisions: Decisions,
+    cycles: float,
+    cores: int = 1,
 ) -> tuple[Any, ...]:
     """Return what tiles are sorted by: of a depthwise convolution one vector first; then the fewest cycles.
 
-    Of equal ones come those first that make no blocks of tiles, that walk along the larger operand once, that read the
-    least around their rows of an image, that have rows of one axis, and many of the last.
+    Of equal ones come those first that make no blocks of tiles (but for the rows of each core), that walk along the
+    larger operand once, that read the least around their rows of an image, that have rows of one axis, and many of the
+    last.
     """
     wide, rows = tile
     outside, inside, _ = decisions[0]
     again = outside * inside > 1 and (outside > 1) != columns_outside(product)
-    blocks = sum(outer > 1 and middle > 1 for outer, middle, _ in decisions[: 1 + len(rows)])
+    tiles = list(decisions[: 1 + len(rows)])
+    if cores > 1:
+        del tiles[1:2]
+    blocks = sum(outer > 1 and middle > 1 for outer, middle, _ in tiles)
     if product.apart:
         again, blocks = inside > PIXEL_VECTORS, 0
     several = sum(height > 1 for height in rows)
@@ -193,9 +203,16 @@ def register_tiles(
 
 
 def cycles_of(
-    product: Product, vectors: Vectors, tile: tuple[int, tuple[int, ...]], decisions: Decisions
+    product: Product,
+    vectors: Vectors,
+    tile: tuple[int, tuple[int, ...]],
+    decisions: Decisions,
+    cores: int = 1,
 ) -> float:
-    """Return cycles for a vector of sums, of those that are computed, with a tile and what was decided for it."""
+    """Return cycles for a vector of sums, of those that are computed, with a tile and what was decided for it.
+
+    Of several cores those of the one with the most work, times their number.
+    """
     wide, rows = tile
     sums = math.prod(rows) * wide
     columns = decisions[0]
@@ -233,7 +250,59 @@ def cycles_of(
     loads = sum(count * (parts if product.column in axes else 1) for axes, count in step.items())
     cycles = max(sums / 2, loads / 2, BUSY / 2, near / SECOND_RATE + far / FAR_RATE)
     cycles += 0.05 * loads + LOOP / unrolled
+    cycles *= waiting(outer_tiles(product, decisions), busy_cores(product, cores))
     return vectors.lost(product.lanes) * cycles / sums
+
+
+def busy_cores(product: Product, cores: int) -> int:
+    """Return among how many of the cores a product is divided: one, where it is not worth waking the others."""
+    return cores if math.prod(product.extents) >= PARALLEL_WORK else 1
+
+
+def outer_tiles(product: Product, decisions: Decisions) -> int:
+    """Return how many iterations the outer loops have, which are divided among cores."""
+    batch = math.prod(product.extents[axis] for axis in product.batch)
+    groups = product.extents[product.column] // product.group
+    return batch * groups * math.prod(outer for outer, *_ in decisions[: 1 + len(product.rows)])
+
+
+def waiting(count: int, cores: int) -> float:
+    """Return by how much longer a loop takes, as its iterations are no multiple of the cores."""
+    return -(-count // cores) * cores / count
+
+
+def parts_of(product: Product, tiles: int, outside: int, cores: int) -> int:
+    """Return in how many parts the rows are divided among cores, before the columns are.
+
+    A core that has the same rows in each operator finds what it reads in its own caches; of columns it would have all
+    rows, most of them from other cores. But it reads the weights of all columns, for each of its parts, where those are
+    more than stays in its second cache. One has both: so many parts as make the slowest core the fastest.
+
+    Args:
+        product: what is divided.
+        tiles: of the first axis of the rows; it is divided.
+        outside: tiles of columns that are divided, too, within each part.
+        cores: among which.
+    """
+    batch = math.prod(product.extents[axis] for axis in product.batch)
+    others = outside * product.extents[product.column] // product.group
+    rows = sum(size for axes, size in product.operands if axes & set(product.rows))
+    weights = sum(size for axes, size in product.operands if not axes & set(product.rows))
+    of_batch = any(
+        axes & set(product.batch) and not axes & set(product.rows) for axes, _ in product.operands
+    )
+    weights //= batch if of_batch else 1
+    is_again = of_batch or weights > SECOND_CACHE // 2
+    busy = math.prod(product.extents) / (2 * product.lanes * cores)
+
+    def cycles(parts: int) -> tuple[float, int]:
+        pieces = batch * parts
+        again = -(-pieces // cores) if is_again else 1
+        far = weights * again * min(1.0, pieces / cores) / FAR_RATE
+        shared = rows / pieces * max(0.0, 1 - pieces / cores) / SHARED_RATE
+        return max(busy * waiting(pieces * others, cores), far) + shared, parts
+
+    return min(map(cycles, _divisors(tiles, tiles)))[1]
 
 
 def copying(product: Product, whole: Product, vectors: Vectors) -> float:
@@ -279,21 +348,22 @@ def decisions_of(
         product.extents[axis] // height for axis, height in zip(product.rows, rows, strict=True)
     ]
     outside = column_tiles if is_outside else 1
-    enough = 4 * cores if cores > 1 else 1
+    cores = busy_cores(product, cores)
     if product.apart and is_outside:
         outside //= max(_divisors(column_tiles, PIXEL_VECTORS))
     decisions: list[tuple[int, ...]] = [(outside, column_tiles // outside, wide)]
-    share = outside * math.prod(product.extents[axis] for axis in product.batch)
     for place, (count, height) in enumerate(zip(row_tiles, rows, strict=True)):
-        whole = place == 0 if near else not is_outside or share < enough
-        share *= count if whole else 1
+        whole = place == 0 if near else not is_outside
         decisions.append((count, 1, height) if whole else (1, count, height))
     if product.apart and near and rows:
         count, height = row_tiles[0], rows[0]
-        others = share // row_tiles[0]
-        most = max(1, others * count // enough)
+        others = outside * math.prod(product.extents[axis] for axis in product.batch)
+        most = max(1, others * count // (4 * cores if cores > 1 else 1))
         band = band_tiles(product, count, column_tiles // outside * wide, most)
         decisions[1] = (count // band, band, height)
+    elif rows and is_outside and cores > 1:
+        parts = parts_of(product, row_tiles[0], outside, cores)
+        decisions[1] = (parts, row_tiles[0] // parts, rows[0])
     depth = math.prod(product.extents[axis] for axis in product.sums)
     for place, axis in enumerate(product.sums):
         extent = product.extents[axis]
