@@ -228,6 +228,24 @@ def test_no_sum_is_divided_among_the_cores(body: Any, target: dict[str, Any]) ->
     assert not [name for name in parallel if any(str(name.name) in value for value in summed)]
 
 
+def test_a_sum_over_pixels_is_divided_by_channels(target: dict[str, Any]) -> None:
+    """There is no other axis: one core alone would read half of the image from the other one's cache."""
+    body = lambda x: op.mean(x, axis=[1, 2], keepdims=True)  # noqa: E731
+    mod = network([(1, 14, 14, 336)], body)
+    by_rule = rules.schedule_rest(mod, target | {"num-cores": 2})
+    (text,) = (
+        by_rule[name].script()
+        for name in by_rule.functions
+        if isinstance(by_rule[name], tirx.PrimFunc)
+    )
+    assert "T.parallel(T.int64(2))" in text
+    values = np.random.default_rng(0).standard_normal((1, 14, 14, 336)).astype(np.float32)
+    found = run(by_rule, [values], target)
+    assert np.allclose(found, values.mean((1, 2), keepdims=True), atol=1e-5)
+    uneven = rules.schedule_rest(network([(1, 14, 14, 335)], body), target | {"num-cores": 2})
+    assert "T.parallel" not in uneven.script()
+
+
 def test_leave_is_the_module_s_not_a_function_s(target: dict[str, Any]) -> None:
     """Said in a function's attributes, LLVM does not hear of it."""
     mod = rules.schedule_rest(network([(8, 32)], lambda x: op.sum(x, axis=1)), target)

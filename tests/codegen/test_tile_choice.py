@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import pytest
-from tvm import relax
+from tvm import ir, relax, tirx
+from tvm.s_tir import SBlockRealize
+from tvm.sym import Analyzer
+from tvm_ffi import structural_map
 
 from product_workloads import fused, nhwc, task_of
 from tencost.programs.codegen import tiles
-from tencost.programs.codegen.candidates import Candidate, draw_candidates, rank_candidates
+from tencost.programs.codegen.candidates import (
+    Candidate,
+    by_rule,
+    draw_candidates,
+    rank_candidates,
+)
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3"}
@@ -73,3 +82,83 @@ def test_a_tile_of_one_vector_is_unrolled_less() -> None:
     }
     assert unrolled[1] == 4
     assert unrolled[2] == 8
+
+
+def rows_of_cores(task: Any) -> list[set[int]]:
+    """Return the rows (the output's first axis of more than one number) that each of two cores computes by rule."""
+    module = by_rule(task, TARGET | {"num-cores": 2})
+    loops: list[Any] = []
+    nests: list[tuple[tuple[Any, ...], Any]] = []
+
+    def walk(node: Any, around: tuple[Any, ...]) -> None:
+        if isinstance(node, tirx.For):
+            around = (*around, node)
+            if int(node.kind) == tirx.ForKind.PARALLEL:
+                loops.append(node)
+            walk(node.body, around)
+        elif isinstance(node, tirx.SeqStmt):
+            for part in node.seq:
+                walk(part, around)
+        elif isinstance(node, SBlockRealize):
+            if node.block.iter_vars:
+                nests.append((around, node))
+            else:
+                walk(node.block.body, around)
+
+    walk(module["main"].body, ())
+    around, last = nests[-1]
+    (divided,) = (loop for loop in around if any(loop.same_as(each) for each in loops))
+    axis = next(
+        place for place, each in enumerate(last.block.iter_vars) if int(each.dom.extent) > 1
+    )
+    count = int(divided.extent)
+    within = [loop for loop in around if not loop.same_as(divided)]
+    cores: list[set[int]] = [set(), set()]
+    for number in range(count):
+        for numbers in itertools.product(*(range(int(loop.extent)) for loop in within)):
+            values = dict(zip([loop.loop_var for loop in within], numbers, strict=True))
+            values[divided.loop_var] = number
+            named = {name: tirx.const(at, str(name.ty.dtype)) for name, at in values.items()}
+            place = structural_map(
+                last.iter_values[axis], (ir.Var, lambda name, named=named: named.get(name, name))
+            )
+            cores[number >= -(-count // 2)].add(int(Analyzer().simplify(place)))
+    return cores
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(lambda: convolution(16, 32, 48), id="rows of an image"),
+        pytest.param(lambda: convolution(16, 64, 64, groups=4), id="groups"),
+        pytest.param(lambda: convolution(16, 64, 64, groups=64), id="depthwise"),
+        pytest.param(lambda: task_of(fused([(48, 64), (64, 1024)], op.matmul)), id="many columns"),
+    ],
+)
+def test_a_core_has_the_same_rows_of_every_operator(body: Any) -> None:
+    """What it computed is in its own caches: TVM divides a loop into as many runs of iterations as there are cores."""
+    first, second = rows_of_cores(body())
+    half = (len(first | second)) // 2
+    assert first == set(range(half))
+    assert second == set(range(half, 2 * half))
+
+
+def test_many_weights_are_divided_by_columns() -> None:
+    """By rows, each core would read all of them: nine megabytes to find 400 KB of rows in its own caches."""
+    target = TARGET | {"num-cores": 2}
+    (many,) = draw_candidates(convolution(14, 512, 512), target, 1)
+    assert many.decisions[1][0] == 1
+    (few,) = draw_candidates(task_of(fused([(192, 512), (512, 512)], op.matmul)), target, 1)
+    assert few.decisions[1][0] == 2
+
+
+def test_each_core_gets_as_many_tiles() -> None:
+    """257 rows are 43 tiles of six; with two cores a 44th costs nothing, as one of them would wait."""
+    task = task_of(fused([(257, 96), (96, 256)], op.matmul))
+    (one,) = draw_candidates(task, TARGET, 1)
+    (two,) = draw_candidates(task, TARGET | {"num-cores": 2}, 1)
+    assert one.overlaps
+    assert two.overlaps
+    assert (tiles.outer_tiles(two.product, two.decisions)) % 2 == 0
+    assert tiles.waiting(43, 2) == 44 / 43
+    assert tiles.waiting(44, 2) == tiles.waiting(7, 1) == 1

@@ -130,9 +130,11 @@ def rank_candidates(mod: Any, target: Any, *, every: bool = False) -> list[Candi
     by_key: dict[Any, Candidate] = {}
     for candidate in _all(mod, whole, vectors, cores, every=every):
         by_key.setdefault(_key(candidate), candidate)
+    if filled(whole, vectors) is None:
+        alone = _all(mod, whole, vectors, 1, every=False)
+        if min((each.cycles for each in alone), default=0.0) > WORTH_PADDING * WITHOUT:
+            return []
     least = min((candidate.cycles for candidate in by_key.values()), default=0.0)
-    if filled(whole, vectors) is None and least > WORTH_PADDING * WITHOUT:
-        return []
     near_best = [each for each in by_key.values() if each.cycles <= NEAR_BEST * least]
     return sorted(near_best, key=lambda candidate: _order(candidate, cores))
 

@@ -111,8 +111,11 @@ def with_prefetches(function: Any) -> Any:
         steps, zero = _number(found.steps, loop.loop_var), _number(0, loop.loop_var)
         inner = tirx.Var(f"{loop.loop_var.name}_step", str(loop.loop_var.ty.dtype))
         body = _with(loop.body, {loop.loop_var: found.several * steps + inner})
-        few = tirx.For(inner, zero, steps, loop.kind, body)
-        extent = _number(_extent(loop) // found.steps, loop.loop_var)
+        whole = _number(_extent(loop), loop.loop_var)
+        left = tirx.Min(steps, whole - found.several * steps)
+        divides = _extent(loop) % found.steps == 0
+        few = tirx.For(inner, zero, steps if divides else left, loop.kind, body)
+        extent = _number(-(-_extent(loop) // found.steps), loop.loop_var)
         return tirx.For(
             found.several, zero, extent, loop.kind, tirx.SeqStmt([*found.statements, few])
         )
@@ -171,9 +174,9 @@ def _fetches_of(nest: _Nest, region: Any) -> _Fetches | None:
     loop, innermost = serial[-1], inside[-1]
     if not innermost.name.same_as(loop.loop_var):
         return None
-    together = math.gcd(_extent(loop), STEPS)
-    steps = math.prod(axis.extent for axis in inside) // together
-    share = -(-size // (LINE * steps))
+    together = min(_extent(loop), STEPS)
+    times = -(-_extent(loop) // together)
+    share = -(-size // (LINE * times * math.prod(axis.extent for axis in inside[:-1])))
     if size < PANEL or share > MOST * together:
         return None
     # Where the next panel's first number is: the axes inside begin anew.
@@ -185,7 +188,7 @@ def _fetches_of(nest: _Nest, region: Any) -> _Fetches | None:
     step: Any = tirx.const(0, "int64")
     for axis in inside[:-1]:
         step = step * axis.extent + axis.name
-    step = step * (innermost.extent // together) + several
+    step = step * times + several
     final = tirx.const(-(-size // LINE) - 1, "int64")
     lines = [tirx.Min(step * share + more, final) for more in range(share)]
     # Along the last dimension, beyond its end: so an address is one sum, as a panel's numbers lie in a row.

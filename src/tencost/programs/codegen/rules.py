@@ -110,8 +110,9 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
         softmax = softmax_in_vectors(function, nests, vectors.lanes, cores)
         if softmax is not None:
             return softmax
-    for step in (_inline, _split, _order):
+    for step in (_inline, _split):
         tried(step, schedule)
+    tried(_order, schedule, cores)
     schedule = _gathered(_banded(schedule, cores))
     if cores > 1:
         tried(_parallel, schedule, cores)
@@ -239,8 +240,11 @@ def _split(schedule: Any) -> None:
                 schedule.split(loop, [None, min(factors)])
 
 
-def _order(schedule: Any) -> None:
-    """Put the axis innermost along which the fewest operands of a sum jump; of equal ones one that is not summed."""
+def _order(schedule: Any, cores: int) -> None:
+    """Put the axis innermost along which the fewest operands of a sum jump; of equal ones one that is not summed.
+
+    Of a sum over all but that axis, as of an image's pixels, each core gets a part of it.
+    """
     for block in nests_of(schedule):
         kinds = kinds_of(schedule, block)
         if "R" not in kinds or "S" not in kinds or "O" in kinds:
@@ -267,7 +271,14 @@ def _order(schedule: Any) -> None:
         worth_tiling = shared is not None and depth >= MIN_DEPTH
         tile = _tile(schedule, loops[shared], loops[inner]) if worth_tiling else None
         if shared is None or tile is None:
-            schedule.reorder(*(loops[axis] for axis in outer), *sums, loops[inner])
+            around, last = [loops[axis] for axis in outer], loops[inner]
+            few = math.prod(extent_of(schedule, loop) for loop in around) < cores
+            is_worth_it = size_of(schedule, block) >= PARALLEL_NUMBERS
+            if few and is_worth_it and extent_of(schedule, last) % cores == 0:
+                part, last = schedule.split(last, [cores, None])
+                _among_cores(schedule, part)
+                around.insert(0, part)
+            schedule.reorder(*around, *sums, last)
             schedule.decompose_reduction(block, sums[0])
             continue
         rows, row = schedule.split(loops[shared], [None, tile[0]])

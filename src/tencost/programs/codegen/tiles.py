@@ -28,6 +28,8 @@ SECOND_RATE, FAR_RATE = 32.0, 10.0
 """Bytes a cycle that come from the second cache, and from what is behind it."""
 SHARED_RATE = 6.0
 """Bytes a cycle that a core reads of what another core has just computed: they are in that one's caches."""
+NOT_HIDDEN = 0.3
+"""Share of the time that weights take from behind the second cache in which a core waits for them."""
 LOOP = 0.5
 """Cycles of an iteration of the innermost loop beside what it computes."""
 SHORT_SUM = 32
@@ -250,7 +252,7 @@ def cycles_of(
     loads = sum(count * (parts if product.column in axes else 1) for axes, count in step.items())
     cycles = max(sums / 2, loads / 2, BUSY / 2, near / SECOND_RATE + far / FAR_RATE)
     cycles += 0.05 * loads + LOOP / unrolled
-    cycles *= waiting(outer_tiles(product, decisions), busy_cores(product, cores))
+    cycles *= sharing(product, decisions, busy_cores(product, cores))
     return vectors.lost(product.lanes) * cycles / sums
 
 
@@ -271,38 +273,31 @@ def waiting(count: int, cores: int) -> float:
     return -(-count // cores) * cores / count
 
 
-def parts_of(product: Product, tiles: int, outside: int, cores: int) -> int:
-    """Return in how many parts the rows are divided among cores, before the columns are.
+def sharing(product: Product, decisions: Decisions, cores: int) -> float:
+    """Return how long several cores take for a product, over an equal share of what one core alone would compute.
 
     A core that has the same rows in each operator finds what it reads in its own caches; of columns it would have all
-    rows, most of them from other cores. But it reads the weights of all columns, for each of its parts, where those are
-    more than stays in its second cache. One has both: so many parts as make the slowest core the fastest.
-
-    Args:
-        product: what is divided.
-        tiles: of the first axis of the rows; it is divided.
-        outside: tiles of columns that are divided, too, within each part.
-        cores: among which.
+    rows, most of them from other cores. But it reads the weights of all columns, again for each of its parts of rows
+    where they are more than stays in its second cache. And it waits for the one that has most tiles.
     """
+    if cores == 1:
+        return 1.0
     batch = math.prod(product.extents[axis] for axis in product.batch)
-    others = outside * product.extents[product.column] // product.group
-    rows = sum(size for axes, size in product.operands if axes & set(product.rows))
-    weights = sum(size for axes, size in product.operands if not axes & set(product.rows))
-    of_batch = any(
-        axes & set(product.batch) and not axes & set(product.rows) for axes, _ in product.operands
-    )
-    weights //= batch if of_batch else 1
-    is_again = of_batch or weights > SECOND_CACHE // 2
-    busy = math.prod(product.extents) / (2 * product.lanes * cores)
-
-    def cycles(parts: int) -> tuple[float, int]:
-        pieces = batch * parts
-        again = -(-pieces // cores) if is_again else 1
-        far = weights * again * min(1.0, pieces / cores) / FAR_RATE
-        shared = rows / pieces * max(0.0, 1 - pieces / cores) / SHARED_RATE
-        return max(busy * waiting(pieces * others, cores), far) + shared, parts
-
-    return min(map(cycles, _divisors(tiles, tiles)))[1]
+    with_rows = [size for axes, size in product.operands if axes & set(product.rows)]
+    without = [(axes, size) for axes, size in product.operands if not axes & set(product.rows)]
+    is_stacked = any(axes & set(product.batch) for axes, _ in without)
+    weights = sum(size for _, size in without) // (batch if is_stacked else 1)
+    written = 4 * math.prod(product.extents[axis] for axis in (*product.batch, *product.rows))
+    written *= product.extents[product.column]
+    pieces = batch * (decisions[1][0] if product.rows else 1)
+    walks_once = decisions[0][1] == 1
+    is_again = is_stacked or (walks_once and weights > SECOND_CACHE // 2)
+    far = weights * min(1.0, pieces / cores) * (-(-pieces // cores) if is_again else 1)
+    # What others computed: of the rows that are read, and of what is written, by the next operator.
+    foreign = max(0.0, 1 - pieces / cores) * (sum(with_rows) / pieces + written / cores)
+    waits = NOT_HIDDEN * far / FAR_RATE + foreign / SHARED_RATE
+    share = math.prod(product.extents) / (2 * product.lanes * cores)
+    return waiting(outer_tiles(product, decisions), cores) + waits / share
 
 
 def copying(product: Product, whole: Product, vectors: Vectors) -> float:
@@ -362,8 +357,12 @@ def decisions_of(
         band = band_tiles(product, count, column_tiles // outside * wide, most)
         decisions[1] = (count // band, band, height)
     elif rows and is_outside and cores > 1:
-        parts = parts_of(product, row_tiles[0], outside, cores)
-        decisions[1] = (parts, row_tiles[0] // parts, rows[0])
+        count, height = row_tiles[0], rows[0]
+        parts = [(part, count // part, height) for part in _divisors(count, count)]
+        columns, _, *others = decisions
+        decisions[1] = min(
+            parts, key=lambda part: sharing(product, (columns, part, *others), cores)
+        )
     depth = math.prod(product.extents[axis] for axis in product.sums)
     for place, axis in enumerate(product.sums):
         extent = product.extents[axis]
