@@ -19,6 +19,7 @@ from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse, tolerance_of
 from tencost.networks.recurrent import recurrent_layers
 from tencost.networks.rewriting import candidates, with_free_weights, written_as
+from tencost.networks.samples import sample_by_sample
 from tencost.networks.source import Imported, first_sentence, read_network
 
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
@@ -212,6 +213,8 @@ def _written(
     for written in (*others, last):
         try:
             mod, params = written_as(imported.mod, imported.params, written)
+            if choice is GraphChoice.auto and kind == "llvm":
+                mod = sample_by_sample(mod, len(imported.inputs))
             return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:
             if written is last:

@@ -16,7 +16,7 @@ Multiplication, 2008; BLIS), which needs things that this space fixes and that t
                 are padded
 
 Weights that the graph lets programs reorder (``network.pack_weights``) are laid out tile by tile by MetaSchedule's
-RewriteLayout. With more than one core the o1 axes are divided among them.
+RewriteLayout. With more than one core the o1 axes are divided among them, the first rows before the columns.
 
 Which workloads it fits: :mod:`tencost.programs.codegen.products`; which tiles come first:
 :mod:`tencost.programs.codegen.tiles`.
