@@ -70,6 +70,8 @@ DIVIDED: dict[str, tuple[Shapes, Body]] = {
         lambda x, w: op.concat([w, x], axis=1),
     ),
     "padded": ([(4, 6, 5)], lambda x: op.nn.pad(x, [0, 0, 1, 2, 0, 3], "constant", 2.5)),
+    "a slice": ([(4, 6, 5)], lambda x: op.strided_slice(x, [1, -1], [1, 0], [5, 3])),
+    "an input as it is": ([(4, 6)], lambda x: relax.Tuple([x, op.exp(x)])),
     "a table": ([(4, 6)], lambda x: op.take(x, relax.const([2, 0]), axis=1)),
 }
 TOGETHER: dict[str, tuple[Shapes, Body]] = {
@@ -82,6 +84,8 @@ TOGETHER: dict[str, tuple[Shapes, Body]] = {
     "with itself": ([(4, 4)], lambda x: op.matmul(x, x)),
     "beside each other": ([(4, 6)], lambda x: op.concat([x, x], axis=0)),
     "some of them": ([(4, 6)], lambda x: op.take(x, relax.const([2, 0]), axis=0)),
+    "a slice of the batch": ([(4, 6)], lambda x: op.strided_slice(x, [0], [0], [2])),
+    "both of a split": ([(4, 6)], lambda x: op.split(x, 2, axis=1)),
     "turned round": ([(4, 6)], lambda x: op.flip(x, axis=0)),
     "one sample": ([(1, 6)], op.exp),
     "broadcast": ([(4, 4), (2, 4, 4)], op.add),

@@ -168,76 +168,95 @@ def _rewritten(mod: Any, inputs: int, divided: Mapping[Any, bool], parts: int) -
     from tvm import IRModule, relax
 
     main = mod["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
     builder = relax.BlockBuilder()
     with builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
         with builder.dataflow():
-            whole: dict[Any, Any] = {parameter: parameter for parameter in main.params}
-            of_part: list[dict[Any, Any]] = [{} for _ in range(parts)]
-
-            def slice_of(value: Any, part: int) -> Any:
-                size = _shape(value)[0] // parts
-                return builder.emit(
-                    relax.op.strided_slice(value, [0], [part * size], [part * size + size])
-                )
-
-            def read(value: Any, part: int, *, aligned: bool) -> Any:
-                if isinstance(value, relax.Tuple):
-                    return relax.Tuple([read(each, part, aligned=aligned) for each in value.fields])
-                if isinstance(value, relax.TupleGetItem):
-                    return relax.TupleGetItem(
-                        read(value.tuple_value, part, aligned=False), value.index
-                    )
-                if _is_divided(value, divided):
-                    return of_part[part][value]
-                value = whole.get(value, value) if isinstance(value, relax.Var) else value
-                return slice_of(value, part) if aligned else value
-
-            def called(call: Any, part: int, shape: tuple[int, ...]) -> Any:
-                aligned = _RULES[call.op.name](call, divided)
-                arguments = [
-                    read(each, part, aligned=place in aligned)
-                    for place, each in enumerate(call.args)
-                ]
-                if call.op.name in _SHAPED:
-                    arguments[1] = relax.ShapeExpr([shape[0] // parts, *shape[1:]])
-                return relax.Call(call.op, arguments, call.attrs)
-
-            bindings = [binding for block in main.body.blocks for binding in block.bindings]
+            writing = _Writing(builder, divided, parts)
             for binding in bindings:
                 if binding.var not in divided:
-                    whole[binding.var] = builder.emit(_with(binding.value, whole))
+                    writing.whole[binding.var] = builder.emit(_with(binding.value, writing.whole))
             for part in range(parts):
                 for parameter in main.params[:inputs]:
-                    of_part[part][parameter] = slice_of(parameter, part)
+                    writing.of_part[part][parameter] = writing.share(parameter, part)
                 for binding in bindings:
-                    if binding.var not in divided:
-                        continue
-                    shape, value = _shape(binding.var), binding.value
-                    if isinstance(value, relax.Call):
-                        value = called(value, part, shape)
-                    else:
-                        value = read(value, part, aligned=False)
-                    made = builder.emit(value)
-                    if _shape(made) != (shape and (shape[0] // parts, *shape[1:])):
-                        raise _MeetError(binding.var.name_hint)
-                    of_part[part][binding.var] = made
-
-            def together(value: Any) -> Any:
-                if isinstance(value, relax.Tuple):
-                    return relax.Tuple([together(field) for field in value.fields])
-                if not _is_divided(value, divided):
-                    return whole.get(value, value)
-                if isinstance(value.ty, relax.TupleType):
-                    last = bindings_by_name[value]
-                    return relax.Tuple([together(field) for field in last.fields])
-                return builder.emit(
-                    relax.op.concat([of_part[part][value] for part in range(parts)], axis=0)
-                )
-
-            bindings_by_name = {binding.var: binding.value for binding in bindings}
-            output = builder.emit_output(together(main.body.body))
+                    if binding.var in divided:
+                        writing.write(binding, part)
+            values = {binding.var: binding.value for binding in bindings}
+            output = builder.emit_output(writing.together(main.body.body, values))
         builder.emit_func_output(output)
     return IRModule(builder.get().functions, attrs=mod.attrs)
+
+
+class _Writing:
+    """A network's dataflow as it is written anew.
+
+    Attributes:
+        whole: what the variables that are not divided are now.
+        of_part: of each part, what the divided ones are.
+    """
+
+    def __init__(self, builder: Any, divided: Mapping[Any, bool], parts: int) -> None:
+        self._builder, self._divided, self._parts = builder, divided, parts
+        self.whole: dict[Any, Any] = {}
+        self.of_part: list[dict[Any, Any]] = [{} for _ in range(parts)]
+
+    def write(self, binding: Any, part: int) -> None:
+        """Write what a divided variable is for a part; raises _MeetError where that has another shape than a part's."""
+        from tvm import relax
+
+        shape, value = _shape(binding.var), binding.value
+        shape = shape and (shape[0] // self._parts, *shape[1:])
+        if isinstance(value, relax.Call):
+            shared = _RULES[value.op.name](value, self._divided)
+            arguments = [
+                self._read(argument, part, is_shared=place in shared)
+                for place, argument in enumerate(value.args)
+            ]
+            if value.op.name in _SHAPED:
+                arguments[1] = relax.ShapeExpr(list(shape))
+            value = relax.Call(value.op, arguments, value.attrs)
+        else:
+            value = self._read(value, part)
+        made = self._builder.emit(value)
+        if _shape(made) != shape:
+            raise _MeetError(binding.var.name_hint)
+        self.of_part[part][binding.var] = made
+
+    def share(self, value: Any, part: int) -> Any:
+        """Return a part's share of a tensor's leading axis."""
+        from tvm import relax
+
+        size = _shape(value)[0] // self._parts
+        begin = part * size
+        return self._builder.emit(relax.op.strided_slice(value, [0], [begin], [begin + size]))
+
+    def together(self, output: Any, values: Mapping[Any, Any]) -> Any:
+        """Return an output of all parts; `values` says what each variable is bound to."""
+        from tvm import relax
+
+        if isinstance(output, relax.Tuple):
+            return relax.Tuple([self.together(field, values) for field in output.fields])
+        if not _is_divided(output, self._divided):
+            return self.whole.get(output, output)
+        if isinstance(values.get(output), (relax.Tuple, relax.Var)):
+            return self.together(values[output], values)
+        if not _shape(output):
+            raise _MeetError("several outputs of one operator")
+        return self._builder.emit(relax.op.concat([of[output] for of in self.of_part], axis=0))
+
+    def _read(self, value: Any, part: int, *, is_shared: bool = False) -> Any:
+        from tvm import relax
+
+        if isinstance(value, relax.Tuple):
+            fields = [self._read(field, part, is_shared=is_shared) for field in value.fields]
+            return relax.Tuple(fields)
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(self._read(value.tuple_value, part), value.index)
+        if _is_divided(value, self._divided):
+            return self.of_part[part][value]
+        value = self.whole.get(value, value) if isinstance(value, relax.Var) else value
+        return self.share(value, part) if is_shared else value
 
 
 def _with(value: Any, values: Mapping[Any, Any]) -> Any:
@@ -367,7 +386,7 @@ def _gathered(call: Any, divided: Mapping[Any, bool]) -> set[int]:
 
 def _sliced(call: Any) -> bool:
     """Whether a slice leaves the leading axis whole."""
-    axes = [int(getattr(axis, "value", axis)) % _rank(call) for axis in call.args[1]]
+    axes = [int(axis.value) % _rank(call) for axis in call.args[1].fields]
     return 0 not in axes
 
 
