@@ -29,7 +29,7 @@ from tencost.compat.counters.transfer import (
     matrix_arm,
     parameter_arm,
     transfer,
-    usable,
+    usable_profiles,
 )
 from tencost.compat.counters.transfer_stage import record_rows, run
 from tencost.config import Config
@@ -199,7 +199,7 @@ def test_programs_without_time_or_counters_are_left_out(profiles: Profiles) -> N
     values[5:7] = np.nan
     broken = replace(profiles, time_ns=time, values=values)
     few = profiles_of({name: [1.0] for name in profiles.metrics}, "few")
-    found, notes = usable(concatenated(broken, few), SMALL)
+    found, notes = usable_profiles(concatenated(broken, few), SMALL)
     assert len(found) == 635
     assert notes == [
         "3 programs without a time are left out",
@@ -210,14 +210,14 @@ def test_programs_without_time_or_counters_are_left_out(profiles: Profiles) -> N
 
 def test_devices_are_apart(profiles: Profiles) -> None:
     device = np.where(profiles.workload == "large", "B", "A")
-    found, notes = usable(replace(profiles, device=device), SMALL)
+    found, notes = usable_profiles(replace(profiles, device=device), SMALL)
     assert set(found.workload.tolist()) == {"small on A", "large on B"}
     assert notes == []
 
 
 def test_too_few_programs() -> None:
     with pytest.raises(ProfileError, match="160 profiled programs, found 1 workloads of at most 6"):
-        usable(wide_profiles(), SMALL)
+        usable_profiles(wide_profiles(), SMALL)
 
 
 def test_each_leak_is_told_with_what_it_does_to_the_score() -> None:
@@ -412,7 +412,7 @@ def test_records_are_compared_with_their_features(toy_project: Path, toy_config:
         f"({records.filter(pl.col('status') != 'ok')['record_id'][0]}); 1 profiles of other programs (stranger)"
     ]
     few = Settings(programs=4, top=1, draws=10, seeds=(0, 1, 2), test_fraction=0.4)
-    found, _ = usable(profiles.take(np.arange(size)), few)
+    found, _ = usable_profiles(profiles.take(np.arange(size)), few)
     own = matrix_arm("toy", rows, found)
     counters = counter_arm("counters", found, RAW)
     by_arm: dict[str, list[float]] = {}
@@ -446,7 +446,7 @@ def test_on_ktts_data() -> None:
     files = [KTT / f"KT{name}Output_2080Ti.json.gz" for name in ("Convolution", "Pnpoly")]
     read, parameters, _ = read_profiles(*files)
     settings = Settings(seeds=(0,))
-    profiles, _ = usable(read, settings)
+    profiles, _ = usable_profiles(read, settings)
     names, counts = np.unique(profiles.workload, return_counts=True)
     assert dict(zip(names.tolist(), counts.tolist(), strict=True)) == {
         "Convolution": 5280,

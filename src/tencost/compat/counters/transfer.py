@@ -133,7 +133,7 @@ class Outcome:
     reason: str = ""
 
 
-def usable(profiles: Profiles, settings: Settings) -> tuple[Profiles, list[str]]:
+def usable_profiles(profiles: Profiles, settings: Settings) -> tuple[Profiles, list[str]]:
     """Return the programs that can take part, and sentences about those that cannot.
 
     Programs of several devices count as workloads of their own: "<workload> on <device>".
@@ -174,7 +174,7 @@ def transfer(profiles: Profiles, arms: Sequence[Arm], settings: Settings) -> lis
     """Do the experiment for all ordered pairs of workloads and for each with itself.
 
     Args:
-        profiles: as `usable` returns them; arms go by their rows.
+        profiles: as `usable_profiles` returns them; arms go by their rows.
         arms: what models may know.
         settings: how it is done.
     """

@@ -26,7 +26,7 @@ from tencost.compat.counters.transfer import (
     matrix_arm,
     parameter_arm,
     transfer,
-    usable,
+    usable_profiles,
 )
 from tencost.config import Config
 from tencost.config.profiles import CounterConfig, CounterKind, FittedOn, ProfileFeaturesConfig
@@ -72,7 +72,7 @@ def run(
     if rows:
         has = [program in rows for program in read.program_id.tolist()]
         read = read.take(np.flatnonzero(has))
-    table, left_out = usable(read, settings)
+    table, left_out = usable_profiles(read, settings)
     notes += left_out
     arms = counter_arms(cfg.profile_features, table)
     if rows:

@@ -273,7 +273,7 @@ def _order(schedule: Any, cores: int) -> None:
         if shared is None or tile is None:
             around, last = [loops[axis] for axis in outer], loops[inner]
             few = math.prod(extent_of(schedule, loop) for loop in around) < cores
-            is_worth_it = size_of(schedule, block) >= PARALLEL_NUMBERS
+            is_worth_it = size_of(schedule, block) >= PARALLEL_NUMBERS * cores
             if few and is_worth_it and extent_of(schedule, last) % cores == 0:
                 part, last = schedule.split(last, [cores, None])
                 _among_cores(schedule, part)
@@ -345,7 +345,7 @@ def _banded(schedule: Any, cores: int) -> Any:
         most = max(1, rows // (4 * cores)) if cores > 1 else rows
         band = max(size for size in range(1, min(MAX_BAND, most) + 1) if rows % size == 0)
         outer = trial.split(loops[place], [None, band])[0]
-        if cores > 1 and size_of(trial, reader) >= PARALLEL_NUMBERS:
+        if cores > 1 and size_of(trial, reader) >= PARALLEL_NUMBERS * cores:
             outer = trial.fuse(*loops[:place], outer) if place else outer
             _among_cores(trial, outer)
         if tried(trial.compute_at, block, outer) and _work(trial) <= MORE_WORK * _work(schedule):
@@ -429,7 +429,7 @@ def _parallel(schedule: Any, cores: int) -> None:
         if _AMONG_CORES in schedule.get(loops[0]).annotations:
             continue  # its bands are already
         kinds = kinds_of(schedule, block)
-        if size_of(schedule, block) < PARALLEL_NUMBERS:
+        if size_of(schedule, block) < PARALLEL_NUMBERS * cores:
             continue
         outer, extent = [], 1
         for loop in loops[: len(kinds)]:
