@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, topi
+from tvm import relax, te, tirx, topi
 
 from tencost.networks import samples
 from tencost.networks.lowering import fuse
@@ -128,6 +128,10 @@ def test_a_pad_that_is_lowered_already_is_known() -> None:
     for compute in (
         lambda x: topi.nn.pad(x, [1, 0, 0], [0, 0, 0], 0.0),
         lambda x: topi.flip(x, 0),
+        lambda x: te.compute(
+            x.shape,
+            lambda a, b, c: tirx.if_then_else(b <= c, x[a, b, c], tirx.const(0.0, "float32")),
+        ),
         lambda x: topi.nn.mirror_pad(x, [0, 1, 0], [0, 2, 3], "REFLECT"),
     ):
         mod, written, _ = lowered(compute)
@@ -172,6 +176,15 @@ def test_weights_are_not_read_again_for_less_than_they_are() -> None:
     assert parts([(64, 64, 256), (256, 256)], op.matmul, "matmul") == 8
     assert parts([(64, 1, 1024), (1024, 4096)], op.matmul, "matmul") == 1
     assert parts([(8, 256, 64), (64, 4096)], op.matmul, "matmul") == 1
+
+
+def test_a_table_is_not_read_whole() -> None:
+    """Of an embedding's rows a sample reads its own."""
+
+    def embedded(x: Any, table: Any) -> Any:
+        return op.nn.softmax(op.take(table, op.astype(x, "int32"), axis=0))
+
+    assert parts([(8, 512), (50000, 256)], embedded, "take") == 8
 
 
 def operators(mod: Any) -> list[str]:

@@ -79,6 +79,7 @@ def _padding_of(
     from tvm.sym import Analyzer
     from tvm_ffi import structural_walk
 
+    condition: Any = None
     blocks: list[Any] = []
     structural_walk(function.body, (SBlock, blocks.append))
     blocks = [block for block in blocks if block.iter_vars]
@@ -90,7 +91,7 @@ def _padding_of(
     axes = [axis.var for axis in block.iter_vars]
     value, filled = block.body.value, 0.0
     if getattr(getattr(value, "op", None), "name", "").endswith(".if_then_else"):
-        _, value, other = value.args
+        condition, value, other = value.args
         if not isinstance(other, tirx.FloatImm):
             return None
         filled = float(other.value)
@@ -105,7 +106,44 @@ def _padding_of(
         if not hasattr(begin, "value") or int(begin) < 0 or int(begin) + given > made:
             return None
         widths += [int(begin), made - given - int(begin)]
-    return widths, filled
+    ends = [(widths[2 * place], given) for place, given in enumerate(before)]
+    return (widths, filled) if _says_where(condition, axes, ends, after) else None
+
+
+def _says_where(
+    condition: Any, axes: Sequence[Any], ends: Sequence[tuple[int, int]], shape: Sequence[int]
+) -> bool:
+    """Say whether a condition holds between each axis' (begin, length), and nowhere else in the shape; None: always."""
+    from tvm import ir
+    from tvm.sym import Analyzer
+
+    def holds(begins: Sequence[int], lengths: Sequence[int]) -> Any:
+        analyzer = Analyzer()
+        for axis, begin, length in zip(axes, begins, lengths, strict=True):
+            numbers = (_number(number, axis) for number in (begin, length))
+            analyzer.bind(axis, ir.Range.from_min_extent(*numbers))
+        value = analyzer.simplify(condition)
+        return bool(value) if hasattr(value, "value") else None
+
+    if condition is None:
+        return all(length == size for (_, length), size in zip(ends, shape, strict=True))
+    if holds(*zip(*ends, strict=True)) is not True:
+        return False
+    for place, (begin, length) in enumerate(ends):
+        for outside in ((0, begin), (begin + length, shape[place] - begin - length)):
+            if outside[1] == 0:
+                continue
+            begins, lengths = [0] * len(axes), list(shape)
+            begins[place], lengths[place] = outside
+            if holds(begins, lengths) is not False:
+                return False
+    return True
+
+
+def _number(value: int, like: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.const(value, str(like.ty.dtype))
 
 
 def _divided(bindings: Sequence[Any], inputs: Sequence[Any], samples: int) -> dict[Any, bool]:
@@ -153,7 +191,8 @@ def _parts_of(bindings: Sequence[Any], divided: Mapping[Any, bool], samples: int
         arguments = [argument for argument in call.args if _shape(argument)]
         handed = [each for each in arguments if _is_divided(each, divided)]
         values.append(4 * sum(map(_size, [binding.var, *handed])))
-        weights += 4 * sum(map(_size, arguments)) - 4 * sum(map(_size, handed))
+        if call.op.name not in _TABLES:  # of which few rows are read
+            weights += 4 * sum(map(_size, arguments)) - 4 * sum(map(_size, handed))
 
     def beyond(parts: int) -> tuple[int, int]:
         again = weights * parts if weights > SECOND_CACHE // 2 else weights
@@ -470,6 +509,7 @@ _CONVOLUTIONS = (
     "nn.conv2d_transpose",
 )
 _SUMS = ("max", "mean", "min", "prod", "std", "sum", "variance")
+_TABLES = ("relax.take", "relax.gather_elements")
 _SHAPED = ("relax.reshape", "relax.broadcast_to")
 _RULES: dict[str, Rule] = {
     **{f"relax.{name}": _aligned for name in _SAME_PLACE},
