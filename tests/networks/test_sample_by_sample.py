@@ -172,6 +172,15 @@ def test_many_samples_are_some_parts() -> None:
     assert parts([(64, 32, 32, 32), (3, 3, 32, 32)], image, "nn.conv2d") == samples.MOST_PARTS
 
 
+def test_a_graph_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part's operators stand in it: of one operator eight calls are eight parts."""
+    shapes = [(8, 64, 64, 32), (3, 3, 32, 32)]
+    monkeypatch.setattr(samples, "MOST_CALLS", 8)
+    assert parts(shapes, image, "nn.conv2d") == 8
+    monkeypatch.setattr(samples, "MOST_CALLS", 7)
+    assert parts(shapes, image, "nn.conv2d") == 1  # four parts would not fit the caches
+
+
 def test_weights_are_not_read_again_for_less_than_they_are() -> None:
     assert parts([(64, 64, 256), (256, 256)], op.matmul, "matmul") == 8
     assert parts([(64, 1, 1024), (1024, 4096)], op.matmul, "matmul") == 1

@@ -19,6 +19,8 @@ from tencost.programs.codegen.tiles import SECOND_CACHE
 
 MOST_PARTS = 16
 """Parts of a batch, each with its own calls: those of a larger batch are of several samples."""
+MOST_CALLS = 6400
+"""Operators of all parts together: they all stand in the graph, which takes time to compile."""
 
 
 class _MeetError(Exception):
@@ -198,7 +200,8 @@ def _parts_of(bindings: Sequence[Any], divided: Mapping[Any, bool], samples: int
         again = weights * parts if weights > SECOND_CACHE // 2 else weights
         return again + sum(size for size in values if size > parts * SECOND_CACHE), parts
 
-    counts = range(1, min(samples, MOST_PARTS) + 1)
+    most = min(samples, MOST_PARTS, max(1, MOST_CALLS // len(bindings)))
+    counts = range(1, most + 1)
     return min(beyond(count) for count in counts if samples % count == 0)[1]
 
 
