@@ -174,7 +174,7 @@ def test_many_samples_are_some_parts() -> None:
 
 def test_a_graph_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part's operators stand in it: of one operator eight calls are eight parts."""
-    shapes = [(8, 64, 64, 32), (3, 3, 32, 32)]
+    shapes: Shapes = [(8, 64, 64, 32), (3, 3, 32, 32)]
     monkeypatch.setattr(samples, "MOST_CALLS", 8)
     assert parts(shapes, image, "nn.conv2d") == 8
     monkeypatch.setattr(samples, "MOST_CALLS", 7)
