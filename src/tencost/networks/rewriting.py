@@ -512,7 +512,10 @@ def with_packed_weights(mod: Any) -> Any:
     reordering = {name: function for name, function in mod.functions.items() if name not in others}
     split = relax.transform.SplitLayoutRewritePreproc()(IRModule(reordering, attrs=mod.attrs))
     whole = IRModule({**split.functions, **others}, attrs=split.attrs)
-    return relax.transform.FoldConstant()(relax.transform.DeadCodeElimination()(whole))
+    whole = relax.transform.DeadCodeElimination()(whole)
+    # Programs that several calls share reorder their weights once.
+    whole = relax.transform.EliminateCommonSubexpr(call_only=True)(whole)
+    return relax.transform.FoldConstant()(whole)
 
 
 def _reorders(function: Any) -> bool:
