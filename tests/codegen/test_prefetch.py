@@ -69,6 +69,19 @@ def test_weights_that_keep_their_order_are_not_fetched() -> None:
     assert prefetch.with_prefetches(function).same_as(function)
 
 
+def test_a_loop_of_unknown_length_is_left_alone() -> None:
+    function = scheduled(*FETCHED["dense"], 1)
+
+    def unknown(loop: Any) -> Any:
+        if int(loop.extent) != 96 // 8:  # the sum's
+            return loop
+        extent = tirx.Add(loop.extent, tirx.const(0, str(loop.extent.ty.dtype)))
+        return tirx.For(loop.loop_var, loop.min, extent, loop.kind, loop.body)
+
+    changed = structural_map(function, (tirx.For, unknown))
+    assert prefetch.with_prefetches(changed).same_as(changed)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("name", FETCHED)
 def test_the_numbers_stay(name: str, cores: int) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tencost.programs.codegen.blocks import number_like
+
 MARK = "tencost.recurrent"
 """Attribute of the functions that are made here: the layer's name, such as LSTM."""
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "h"}
@@ -35,13 +37,9 @@ class Activation:
 
     def __call__(self, x: Any) -> Any:
         """Return the function of a TIR expression."""
-        return ACTIVATIONS[self.name](x, *(_number(value, x) for value in (self.alpha, self.beta)))
-
-
-def _number(value: float, like: Any) -> Any:
-    from tvm import tirx
-
-    return tirx.const(value, str(like.ty.dtype))
+        return ACTIVATIONS[self.name](
+            x, *(number_like(value, x) for value in (self.alpha, self.beta))
+        )
 
 
 def _tirx() -> Any:
@@ -51,29 +49,29 @@ def _tirx() -> Any:
 
 
 def _above(x: Any) -> Any:
-    return _tirx().Max(x, _number(0.0, x))
+    return _tirx().Max(x, number_like(0.0, x))
 
 
 def _below(x: Any) -> Any:
-    return _tirx().Min(x, _number(0.0, x))
+    return _tirx().Min(x, number_like(0.0, x))
 
 
 ACTIVATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "affine": lambda x, alpha, beta: alpha * x + beta,
-    "elu": lambda x, alpha, _: _above(x) + alpha * (_tirx().exp(_below(x)) - _number(1.0, x)),
+    "elu": lambda x, alpha, _: _above(x) + alpha * (_tirx().exp(_below(x)) - number_like(1.0, x)),
     "hardsigmoid": lambda x, alpha, beta: _tirx().Max(
-        _tirx().Min(alpha * x + beta, _number(1.0, x)), _number(0.0, x)
+        _tirx().Min(alpha * x + beta, number_like(1.0, x)), number_like(0.0, x)
     ),
     "leakyrelu": lambda x, alpha, _: _above(x) + alpha * _below(x),
     "relu": lambda x, *_: _above(x),
     "scaledtanh": lambda x, alpha, beta: alpha * _tirx().tanh(beta * x),
     "sigmoid": lambda x, *_: _tirx().sigmoid(x),
     "softplus": lambda x, *_: (
-        _above(x) + _tirx().log(_number(1.0, x) + _tirx().exp(_below(x) - _above(x)))
+        _above(x) + _tirx().log(number_like(1.0, x) + _tirx().exp(_below(x) - _above(x)))
     ),
-    "softsign": lambda x, *_: x / (_number(1.0, x) + _above(x) - _below(x)),
+    "softsign": lambda x, *_: x / (number_like(1.0, x) + _above(x) - _below(x)),
     "tanh": lambda x, *_: _tirx().tanh(x),
-    "thresholdedrelu": lambda x, alpha, _: _tirx().Select(x > alpha, x, _number(0.0, x)),
+    "thresholdedrelu": lambda x, alpha, _: _tirx().Select(x > alpha, x, number_like(0.0, x)),
 }
 """Name -> function of (x, alpha, beta)."""
 
@@ -334,7 +332,7 @@ class _Writer:
         """Return an activation of a value, which is clipped before."""
         clip = self.layer.clip if clips else None
         if clip is not None:
-            high, low = _number(clip, value), _number(-clip, value)
+            high, low = number_like(clip, value), number_like(-clip, value)
             value = _tirx().Max(_tirx().Min(value, high), low)
         return self.layer.activations[direction][index](value)
 
@@ -373,7 +371,7 @@ class _Writer:
             lengths = self.arguments.get("lengths")
             entered = gate("i", b, j, 0)
             retained = (
-                _number(1.0, cell[b, j]) - entered
+                number_like(1.0, cell[b, j]) - entered
                 if self.layer.input_forget
                 else gate("f", b, j, 0)
             )
@@ -411,5 +409,5 @@ class _Writer:
                 value = self._input(direction, time)(b, at + j) + ratio * value
             update = self._activated(direction, 0, self._gate(gates, "z", b, j))
             value = self._activated(direction, 1, value)
-            value = (_number(1.0, value) - update) * value + update * hidden[b, j]
+            value = (number_like(1.0, value) - update) * value + update * hidden[b, j]
             self._write_state(direction, time, b, j, [(hidden, value)])

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.programs.codegen.blocks import PARALLEL_WORK, nests_of
+from tencost.programs.codegen.blocks import PARALLEL_WORK, nests_of, replaced
 from tencost.programs.codegen.products import (
     Product,
     Vectors,
@@ -211,7 +211,7 @@ def attention(
                 else node
             )
 
-        return _with(structural_map(part.term, (ir.TensorLoad, load)), by_name)
+        return replaced(structural_map(part.term, (ir.TensorLoad, load)), by_name)
 
     steps = (_depth(first), _depth(second))
     body = tirx.SeqStmt(
@@ -437,18 +437,10 @@ def _finished(part: _Part, places: Sequence[Any], total: Any) -> Any:
             return next(same, node)
 
         value = structural_map(
-            _with(value, dict(zip(variables, places, strict=True))), (ir.TensorLoad, load)
+            replaced(value, dict(zip(variables, places, strict=True))), (ir.TensorLoad, load)
         )
         computed.append((tensor, value))
     return computed[-1][1]
-
-
-def _with(expression: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an expression with other variables."""
-    from tvm import ir
-    from tvm_ffi import structural_map
-
-    return structural_map(expression, (ir.Var, lambda name: values.get(name, name)))
 
 
 def _same(indices: Sequence[Any], variables: Sequence[Any]) -> bool:

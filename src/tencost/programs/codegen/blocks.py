@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 PARALLEL_WORK = 65_536
@@ -82,3 +83,18 @@ def moves(index: Any, name: Any) -> bool:
 
     structural_walk(index, (tirx.Var, compared))
     return any(matches)
+
+
+def replaced(node: Any, values: Mapping[Any, Any]) -> Any:
+    """Return an expression, a statement or a function with other variables."""
+    from tvm import ir
+    from tvm_ffi import structural_map
+
+    return structural_map(node, (ir.Var, lambda name: values.get(name, name)))
+
+
+def number_like(value: float, like: Any) -> Any:
+    """Return a number of the type of an expression."""
+    from tvm import tirx
+
+    return tirx.const(value, str(like.ty.dtype))

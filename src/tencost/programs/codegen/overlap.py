@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.programs.codegen.blocks import moves
+from tencost.programs.codegen.blocks import moves, replaced
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Widened:
                     for name, axis in axes.items()
                     if buffer in parameters or buffer.name in self.narrow[axis.widened]
                 }
-                return [_replaced(index, by_name) for index in indices]
+                return [replaced(index, by_name) for index in indices]
 
             def load(node: Any) -> Any:
                 return tirx.BufferLoad(node.source, places(node.source, node.indices))
@@ -96,7 +96,7 @@ class Widened:
             return structural_map(block, accesses)
 
         function = structural_map(function, (SBlock, moved))
-        return _replaced(function, dict(zip(function.params, self.original.params, strict=True)))
+        return replaced(function, dict(zip(function.params, self.original.params, strict=True)))
 
 
 def widened(function: Any, block: str, axes: Mapping[int, Axis]) -> Widened:
@@ -242,7 +242,7 @@ def _with_extents(
         for buffer, axes in dimensions.items()
     }
     changed = structural_map(function, [(tirx.For, loop), (SBlock, block)])
-    return _replaced(changed, wide)
+    return replaced(changed, wide)
 
 
 def _used_as_a_number(block: Any, name: Any) -> bool:
@@ -260,14 +260,6 @@ def _used_as_a_number(block: Any, name: Any) -> bool:
 def _size(extent: Any) -> int:
     """Return an extent that is a constant; 0 where it is none."""
     return int(extent) if hasattr(extent, "value") else 0
-
-
-def _replaced(node: Any, by_name: Mapping[Any, Any]) -> Any:
-    """Return an expression or a function with other variables."""
-    from tvm import ir
-    from tvm_ffi import structural_map
-
-    return structural_map(node, (ir.Var, lambda name: by_name.get(name, name)))
 
 
 def without_layout_blocks(module: Any) -> Any:

@@ -12,11 +12,11 @@ Only weights that a program has reordered (MetaSchedule's RewriteLayout) are fet
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.programs.codegen.blocks import moves
+from tencost.programs.codegen.blocks import moves, number_like, replaced
 
 LINE = 64
 """Bytes that are fetched at a time: a cache line."""
@@ -108,14 +108,14 @@ def with_prefetches(function: Any) -> Any:
         found = fetches.get(loop.loop_var)
         if found is None:
             return loop
-        steps, zero = _number(found.steps, loop.loop_var), _number(0, loop.loop_var)
+        steps, zero = number_like(found.steps, loop.loop_var), number_like(0, loop.loop_var)
         inner = tirx.Var(f"{loop.loop_var.name}_step", str(loop.loop_var.ty.dtype))
-        body = _with(loop.body, {loop.loop_var: found.several * steps + inner})
-        whole = _number(_extent(loop), loop.loop_var)
+        body = replaced(loop.body, {loop.loop_var: found.several * steps + inner})
+        whole = number_like(_extent(loop), loop.loop_var)
         left = tirx.Min(steps, whole - found.several * steps)
         divides = _extent(loop) % found.steps == 0
         few = tirx.For(inner, zero, steps if divides else left, loop.kind, body)
-        extent = _number(-(-_extent(loop) // found.steps), loop.loop_var)
+        extent = number_like(-(-_extent(loop) // found.steps), loop.loop_var)
         return tirx.For(
             found.several, zero, extent, loop.kind, tirx.SeqStmt([*found.statements, few])
         )
@@ -172,7 +172,7 @@ def _fetches_of(nest: _Nest, region: Any) -> _Fetches | None:
     width = int(region.source.dtype.bits) // 8
     size = math.prod(shape[first:]) * width
     loop, innermost = serial[-1], inside[-1]
-    if not innermost.name.same_as(loop.loop_var):
+    if not innermost.name.same_as(loop.loop_var) or not all(axis.extent for axis in inside):
         return None
     together = min(_extent(loop), STEPS)
     times = -(-_extent(loop) // together)
@@ -180,10 +180,10 @@ def _fetches_of(nest: _Nest, region: Any) -> _Fetches | None:
     if size < PANEL or share > MOST * together:
         return None
     # Where the next panel's first number is: the axes inside begin anew.
-    begun = {axis.name: _number(0, axis.name) for axis in axes if axis.name not in ahead}
-    last = _number(panel.extent - 1, panel.name)
-    begun[panel.name] = tirx.Min(panel.name + _number(1, panel.name), last)
-    lead = [_with(place, begun) for place in places[:first]]
+    begun = {axis.name: number_like(0, axis.name) for axis in axes if axis.name not in ahead}
+    last = number_like(panel.extent - 1, panel.name)
+    begun[panel.name] = tirx.Min(panel.name + number_like(1, panel.name), last)
+    lead = [replaced(place, begun) for place in places[:first]]
     several = tirx.Var(f"{loop.loop_var.name}_steps", str(loop.loop_var.ty.dtype))
     step: Any = tirx.const(0, "int64")
     for axis in inside[:-1]:
@@ -194,7 +194,7 @@ def _fetches_of(nest: _Nest, region: Any) -> _Fetches | None:
     # Along the last dimension, beyond its end: so an address is one sum, as a panel's numbers lie in a row.
     begin = [tirx.const(0, "int64")] * (len(shape) - first - 1)
     fetches = [_fetch(region.source, [*lead, *begin, line * (LINE // width)]) for line in lines]
-    return _Fetches(loop.loop_var, together, several, [_with(fetch, whole) for fetch in fetches])
+    return _Fetches(loop.loop_var, together, several, [replaced(fetch, whole) for fetch in fetches])
 
 
 def _places_of(nest: _Nest, region: Any) -> tuple[list[Any], list[_Axis], dict[Any, Any]]:
@@ -210,7 +210,7 @@ def _places_of(nest: _Nest, region: Any) -> tuple[list[Any], list[_Axis], dict[A
     analyzer = sym.Analyzer()
     for loop in nest.loops:
         analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-    places = [analyzer.simplify(_with(bound.min, values)) for bound in region.region]
+    places = [analyzer.simplify(replaced(bound.min, values)) for bound in region.region]
     axes: list[_Axis] = []
     whole: dict[Any, Any] = {}
     for loop in nest.loops:
@@ -230,24 +230,18 @@ def _places_of(nest: _Nest, region: Any) -> tuple[list[Any], list[_Axis], dict[A
                 tirx.Var(f"{name.name}_panel", kind),
                 tirx.Var(f"{name.name}_again", kind),
             )
-            analyzer.bind(outer, ir.Range(_number(0, name), _number(extent // times, name)))
-            analyzer.bind(inner, ir.Range(_number(0, name), _number(times, name)))
-            parts = {name: outer * _number(times, name) + inner}
-            places = [analyzer.simplify(_with(place, parts)) for place in places]
+            analyzer.bind(outer, ir.Range(number_like(0, name), number_like(extent // times, name)))
+            analyzer.bind(inner, ir.Range(number_like(0, name), number_like(times, name)))
+            parts = {name: outer * number_like(times, name) + inner}
+            places = [analyzer.simplify(replaced(place, parts)) for place in places]
             whole |= {
-                outer: tirx.floordiv(name, _number(times, name)),
-                inner: tirx.floormod(name, _number(times, name)),
+                outer: tirx.floordiv(name, number_like(times, name)),
+                inner: tirx.floormod(name, number_like(times, name)),
             }
             axes += [_Axis(outer, extent // times, True), _Axis(inner, times, True)]
         else:
             axes.append(_Axis(name, extent, _is_serial(loop)))
     return places, axes, whole
-
-
-def _number(value: int, like: Any) -> Any:
-    from tvm import tirx
-
-    return tirx.const(value, str(like.ty.dtype))
 
 
 def _fetch(weights: Any, places: list[Any]) -> Any:
@@ -282,10 +276,3 @@ def _extent(loop: Any) -> int:
 def _is_wide(bound: Any) -> bool:
     """Say whether a block reads more than one number along a dimension."""
     return not hasattr(bound.extent, "value") or int(bound.extent) != 1
-
-
-def _with(expression: Any, values: Mapping[Any, Any]) -> Any:
-    from tvm import ir
-    from tvm_ffi import structural_map
-
-    return structural_map(expression, (ir.Var, lambda name: values.get(name, name)))

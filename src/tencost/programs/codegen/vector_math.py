@@ -21,6 +21,7 @@ from functools import cache
 from importlib.metadata import version as tvm_version
 from typing import Any
 
+from tencost.programs.codegen.blocks import number_like
 from tencost.store.generator import generator
 
 _LEVEL = 90
@@ -123,17 +124,11 @@ def _number_by_number(call: Any, lanes: int) -> Any:
     return tirx.Shuffle(calls, list(range(lanes)))
 
 
-def _number(value: float, like: Any) -> Any:
-    from tvm import tirx
-
-    return tirx.const(value, str(like.ty.dtype))
-
-
 def _polynomial(x: Any, coefficients: tuple[float, ...]) -> Any:
     """Horner's scheme, the highest power first."""
-    value = _number(coefficients[0], x)
+    value = number_like(coefficients[0], x)
     for coefficient in coefficients[1:]:
-        value = value * x + _number(coefficient, x)
+        value = value * x + number_like(coefficient, x)
     return value
 
 
@@ -141,7 +136,7 @@ def _within(x: Any, limit: float) -> Any:
     """Return x, at most `limit` from 0; NaN stays."""
     from tvm import tirx
 
-    high, low = _number(limit, x), _number(-limit, x)
+    high, low = number_like(limit, x), number_like(-limit, x)
     return tirx.Select(x > high, high, tirx.Select(x < low, low, x))
 
 
@@ -153,10 +148,10 @@ def _exp_of(x: Any) -> Any:
     from tvm import tirx
 
     # What is beyond both ends is chosen at the end; NaN must not become a whole number.
-    bounded = tirx.Max(tirx.Min(x, _number(_LARGEST, x)), _number(_SMALLEST, x))
-    whole = tirx.floor(bounded * _number(math.log2(math.e), x) + _number(0.5, x))
-    rest = x - whole * _number(0.693359375, x) - whole * _number(-2.12194440e-4, x)
-    value = _polynomial(rest, _EXP) * rest * rest + rest + _number(1.0, x)
+    bounded = tirx.Max(tirx.Min(x, number_like(_LARGEST, x)), number_like(_SMALLEST, x))
+    whole = tirx.floor(bounded * number_like(math.log2(math.e), x) + number_like(0.5, x))
+    rest = x - whole * number_like(0.693359375, x) - whole * number_like(-2.12194440e-4, x)
+    value = _polynomial(rest, _EXP) * rest * rest + rest + number_like(1.0, x)
     lanes = str(x.ty.dtype).removeprefix("float32")
     # 2^n in two factors: n may be 128 where the result is still finite.
     number = tirx.Cast(f"int32{lanes}", whole)
@@ -164,8 +159,8 @@ def _exp_of(x: Any) -> Any:
     for part in (half, number - half):
         bits = (part + tirx.const(127, f"int32{lanes}")) << tirx.const(23, f"int32{lanes}")
         value = value * tirx.reinterpret(str(x.ty.dtype), bits)
-    value = tirx.Select(x > _number(_LARGEST, x), _number(math.inf, x), value)
-    return tirx.Select(x < _number(_SMALLEST, x), _number(0.0, x), value)
+    value = tirx.Select(x > number_like(_LARGEST, x), number_like(math.inf, x), value)
+    return tirx.Select(x < number_like(_SMALLEST, x), number_like(0.0, x), value)
 
 
 def _erf(call: Any) -> Any:
@@ -182,8 +177,8 @@ def _tanh(call: Any) -> Any:
 
 def _sigmoid(call: Any) -> Any:
     x = call.args[0]
-    unit = _number(1.0, x)
-    return unit / (unit + _exp_of(_number(0.0, x) - x))
+    unit = number_like(1.0, x)
+    return unit / (unit + _exp_of(number_like(0.0, x) - x))
 
 
 def _pow(call: Any) -> Any:
