@@ -188,7 +188,7 @@ def test_a_network_of_half_precision(
     single, half = networks
     if kind == "bfloat16":  # which NumPy and C++ lack
         with pytest.raises(TuneError, match="Export the network with a Cast from and to float32"):
-            cpp_runner("half", [*half.inputs.values()], 1)
+            cpp_runner("half", [*half.inputs.values()])
     assert (single.tolerance, half.tolerance) == (1e-4, HALVES[kind][1])
     assert half.expected[0].dtype == half.inputs["x"].dtype == HALVES[kind][0]
     agreement = agreements(half, target)["y"]

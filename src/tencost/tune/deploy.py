@@ -198,7 +198,7 @@ def faster_in_network(
         return database
     network = replace(network, entry="main")  # alone, so that functions have the tasks' names
     networks = [
-        Deployed(compile_network(network, target, programs, by_rule=True), network)
+        Deployed(compile_network(network, target, programs, by_rule=True), network, hardware.cores)
         for programs in (database, None)
     ]
     turns = Host(hardware).call(

@@ -28,7 +28,7 @@ from tencost.networks.source import first_sentence, network_to_onnx
 from tencost.workers.hardware import check_cores, check_runnable
 from tencost.workers.pool import CpuPlan
 from tencost.workers.remote import DeviceSession, RemoteDevices
-from tencost.workers.threads import run_on
+from tencost.workers.threads import choose_threads, run_on
 from tencost.workers.tracker import RemoteAddress, check_tracker
 
 T = TypeVar("T")
@@ -55,9 +55,16 @@ class Running(Timed, Protocol):
 
 
 class Deployed:
-    """A compiled network on this host, ready to be called with the network's inputs."""
+    """A compiled network on this host, ready to be called with the network's inputs.
 
-    def __init__(self, executable: Any, network: Network) -> None:
+    Args:
+        executable: the compiled network.
+        network: its inputs and entry are read.
+        cores: that it was compiled for; its loops get the threads that those of its library have.
+    """
+
+    def __init__(self, executable: Any, network: Network, cores: int = 1) -> None:
+        choose_threads(cores)
         self._machine = relax.VirtualMachine(executable, tvm.cpu())
         self._entry = network.entry
         self._inputs = [tvm.runtime.tensor(array) for array in network.inputs.values()]
@@ -99,7 +106,7 @@ class Host:
 
     def deployed(self, executable: Any, network: Network) -> Running:
         """Return a compiled network, ready to run here."""
-        return Deployed(executable, network)
+        return Deployed(executable, network, self._hardware.cores)
 
     def call(
         self, function: Callable[[], T], on_interrupt: Callable[[], object] = lambda: None

@@ -9,7 +9,8 @@ A call returns PyTorch tensors where one of its arguments is one, else NumPy arr
 has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), outputs never are.
 Several threads may call one object: a Relax VM may not be shared, so each thread has its own over the same executable.
 A library of several sizes (``network.buckets``) runs the least that holds its inputs, and returns what is theirs. A
-forked process may call it, too, in a thread of its own: TVM's pool of threads is not there after a fork.
+forked process may call it, too. Libraries of earlier versions for several cores have TVM's pool of threads, which is
+not there after a fork: such a process calls them in threads of their own.
 """
 
 from __future__ import annotations
@@ -101,8 +102,10 @@ class CompiledNetwork:
                 f"{path}: expected the library that {path.with_suffix('.json').name} describes, found another or a "
                 "part of it. Copy both again, or compile again"
             )
-        for variable, count in threads.variables(self._cores).items():
-            os.environ.setdefault(variable, str(count))
+        self._has_pool_of_tvm = self._cores > 1 and not description.get("own_threads")
+        if self._has_pool_of_tvm:
+            for variable, count in threads.variables(self._cores).items():
+                os.environ.setdefault(variable, str(count))
         try:
             if target := description.get("target"):
                 check_runnable(HardwareConfig(name=str(description.get("hardware")), target=target))
@@ -135,7 +138,7 @@ class CompiledNetwork:
             )
         arguments |= named
         values = [self._array(signature, arguments) for signature in self.inputs]
-        if self._cores > 1 and os.getpid() != _PROCESS:
+        if self._has_pool_of_tvm and os.getpid() != _PROCESS:
             results = _threads_of_fork(os.getpid()).submit(self._run, values).result()
         else:
             results = self._run(values)
@@ -185,8 +188,8 @@ class CompiledNetwork:
             )
         library.parent.mkdir(parents=True, exist_ok=True)
         runners = {
-            ".py": python_runner(library.stem, self._cores),
-            ".cc": cpp_runner(library.stem, inputs, self._cores),
+            ".py": python_runner(library.stem),
+            ".cc": cpp_runner(library.stem, inputs),
         }
         for suffix, text in runners.items():
             with whole_file(library.with_suffix(suffix)) as partial:

@@ -2,7 +2,8 @@
 
 Beside <name>.so lie, for somebody who has nothing of tencost:
 
-    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm", "sha256",
+    <name>.json   {"network", "hardware", "target", "cores", "own_threads", "database", "tasks", "tuned_tasks", "tvm",
+                   "sha256", own_threads: the library has those of workers/loop_threads.c, for more cores than one,
                    "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...],
                    "buckets": {"sizes", "inputs", "outputs", "padded"}, of network.buckets: functions main_<size>, the
                    largest main, whose shapes are the above; the axes of that size in each input and output}
@@ -37,8 +38,8 @@ from tencost.networks.network import Array, Network
 from tencost.networks.source import first_sentence
 from tencost.tune.buckets import Buckets
 from tencost.tune.reporting import native_messages_to, say
-from tencost.workers import threads
 from tencost.workers.remote import linking
+from tencost.workers.threads import threads_of_library
 from tencost.writing import scratch_beside, whole_file
 
 DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
@@ -205,6 +206,7 @@ def _write(
         "hardware": hardware.name,
         "target": hardware.target,
         "cores": hardware.cores,
+        "own_threads": bool(threads_of_library(hardware.cores)),
         "database": origin.database,
         "tasks": origin.tasks,
         "tuned_tasks": origin.tuned,
@@ -226,10 +228,10 @@ def _write(
     ):
         with arrays.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
-        python.write_text(python_runner(library.stem, hardware.cores), encoding="utf-8")
-        cpp.write_text(cpp_runner(library.stem, inputs, hardware.cores), encoding="utf-8")
+        python.write_text(python_runner(library.stem), encoding="utf-8")
+        cpp.write_text(cpp_runner(library.stem, inputs), encoding="utf-8")
         whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
-        built.export_library(str(whole), **linking(_cc(hardware)))
+        built.export_library(str(whole), **linking(_cc(hardware), hardware.cores))
         with whole.open("rb") as file:
             about["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
         description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -256,19 +258,17 @@ def _dlpack_kind(array: Array, where: str) -> str:
     return kind
 
 
-def python_runner(name: str, cores: int) -> str:
-    """Return a program in Python that runs a library, without its suffix, on so many cores."""
-    environment = ", ".join(map(str, threads.variables(cores).items()))
-    return _PYTHON.replace("@name@", name).replace("@environment@", environment)
+def python_runner(name: str) -> str:
+    """Return a program in Python that runs a library, without its suffix."""
+    return _PYTHON.replace("@name@", name)
 
 
-def cpp_runner(name: str, inputs: Sequence[Array], cores: int) -> str:
+def cpp_runner(name: str, inputs: Sequence[Array]) -> str:
     """Return a program in C++ that runs a library on files of raw values, one an input, and writes its outputs so.
 
     Args:
         name: of the library, without its suffix.
         inputs: arrays whose shapes and types its inputs have.
-        cores: that it runs on.
 
     Raises:
         TuneError: an input of a type that C++ has no word for here.
@@ -280,13 +280,11 @@ def cpp_runner(name: str, inputs: Sequence[Array], cores: int) -> str:
         lines.append(
             f"  inputs.push_back(read(argv[{number + 1}], {{{shape}}}, {{{DLPACK_CODES[kind]}, {bits}, 1}}));"
         )
-    variables = threads.variables(cores).items()
     parts = {
         "@stem@": name,
         "@count@": str(len(inputs)),
         "@files@": "".join(f" input_{number}.bin" for number in range(len(inputs))),
         "@inputs@": "\n".join(lines),
-        "@environment@": "\n".join(f'  setenv("{key}", "{value}", 0);' for key, value in variables),
     }
     program = _CPP
     for placeholder, text in parts.items():
@@ -296,9 +294,7 @@ def cpp_runner(name: str, inputs: Sequence[Array], cores: int) -> str:
 
 _PYTHON = '''\
 """Runs @name@.so: python @name@.py [inputs.npz [outputs.npz]]; arrays input_0, input_1, ... as @name@.json says."""
-import os, pathlib, sys
-for variable in (@environment@): os.environ.setdefault(*variable)
-import numpy, tvm
+import pathlib, sys, numpy, tvm
 from tvm import relax
 here = pathlib.Path(__file__).resolve().with_suffix("")
 arrays = numpy.load(sys.argv[1] if sys.argv[1:] else f"{here}.npz")
@@ -347,7 +343,6 @@ ffi::Any read(const char* path, ffi::Shape shape, DLDataType type) {
 }
 int main(int argc, char** argv) {
   if (argc != @count@ + 1) return std::fprintf(stderr, "expected @count@ files of raw values\\n"), 2;
-@environment@
   std::string here = argv[0];
   here = here.find('/') == std::string::npos ? "./" : here.substr(0, here.rfind('/') + 1);
   ffi::Module machine =

@@ -229,7 +229,8 @@ def beyond_tasks(
     """
     if session.default_latency_s > MAX_DEFAULT_S or hardware.runner is not RunnerKind.local:
         return None
-    seconds = Host(hardware).call(Deployed(untuned, network).seconds_by_function)
+    deployed = Deployed(untuned, network, hardware.cores)
+    seconds = Host(hardware).call(deployed.seconds_by_function)
     names = {task.name for task in session.tasks}
     return sum(time_s for name, time_s in seconds.items() if name not in names)
 

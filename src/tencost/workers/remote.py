@@ -26,6 +26,7 @@ from tencost.workers.evaluator import (
     local_timer,
     random_arguments,
 )
+from tencost.workers.threads import threads_of_library
 from tencost.workers.tracker import RemoteAddress as RemoteAddress
 from tencost.workers.tracker import TrackerConnection, server_command
 from tencost.workers.tracker import check_tracker as check_tracker
@@ -298,15 +299,21 @@ class DeviceSession:
             self._session.get_function("CloseRPCConnection")()
 
 
-def linking(cc: str) -> dict[str, Any]:
-    """Return the arguments of TVM's `export_library` that link with hardware.cc; none where that is empty.
+def linking(cc: str, cores: int = 1) -> dict[str, Any]:
+    """Return the arguments of TVM's `export_library` that link with hardware.cc; TVM's own choice where that is empty.
+
+    Args:
+        cc: hardware.cc.
+        cores: of more than one the library gets threads of its own, see loop_threads.c.
 
     Raises:
         HardwareError: this host has no such compiler.
     """
+    threads = threads_of_library(cores)
     if not cc:
-        return {}
+        return {"options": threads} if threads else {}
     compiler, *options = shlex.split(cc)
+    options += threads
     if shutil.which(compiler) is None:
         raise HardwareError(
             f"expected the compiler {compiler!r} of hardware.cc on this host, found none. Install it, or leave "

@@ -58,6 +58,7 @@ from tencost.workers.evaluator import (
 from tencost.workers.parallel.lean_imports import leave_out_unused
 from tencost.workers.protocol import Channel, ForkServer
 from tencost.workers.strays import end_strays
+from tencost.workers.threads import NUM_THREADS, choose_threads
 
 _MAX_MODULES = 8
 _LEAST_ALLOWANCE = 1 << 30
@@ -75,6 +76,7 @@ def main() -> None:
     settings = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     leave_out_unused()
     _warm_up(settings.get("target_kind"))
+    choose_threads(int(os.environ.get(NUM_THREADS, "1")))
     if "control" in settings:
         control = socket.socket(fileno=settings["control"])
         control.set_inheritable(False)
@@ -110,7 +112,7 @@ class MemoryAllowance:
 
     def __init__(self, max_rss: int) -> None:
         self.bytes = max(max_rss, _LEAST_ALLOWANCE)
-        self._threads = _THREAD_BYTES * int(os.environ.get("TVM_NUM_THREADS", "1"))
+        self._threads = _THREAD_BYTES * int(os.environ.get(NUM_THREADS, "1"))
 
     def begin(self, request: dict[str, Any], reusable: int = 0) -> None:
         """Set the limit for a request.

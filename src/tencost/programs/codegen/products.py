@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tencost.programs.codegen.blocks import CHOICES, called, extent_of, kinds_of, moves, nests_of
+from tencost.programs.codegen.blocks import (
+    CHOICES,
+    called,
+    extent_of,
+    kinds_of,
+    moves,
+    nests_of,
+    size_of,
+)
 
 MAX_ROW_AXES = 2
 LEAST_LANES = 4
@@ -131,6 +139,13 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
         return None  # reverse_compute_at would drop elements that read no sum: a border, another operand
     block, letters = blocks[place], kinds[place]
     stmt, loops = schedule.get(block), schedule.get_loops(block)
+    sums = math.prod(
+        extent_of(schedule, loop) for loop, kind in zip(loops, letters, strict=False) if kind == "S"
+    )
+    if any(size_of(schedule, block) > sums for block in blocks[place + 1 :]):
+        return (
+            None  # few sums scale an image, which is the work, and is divided among cores by itself
+        )
     if len(loops) != len(letters) or len(stmt.reads) != 2 or len(stmt.writes) != 1:
         return None
     if called(stmt.body) or not _multiplies(stmt.body):

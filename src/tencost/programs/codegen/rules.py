@@ -272,12 +272,14 @@ def _order(schedule: Any, cores: int) -> None:
         tile = _tile(schedule, loops[shared], loops[inner]) if worth_tiling else None
         if shared is None or tile is None:
             around, last = [loops[axis] for axis in outer], loops[inner]
-            few = math.prod(extent_of(schedule, loop) for loop in around) < cores
-            is_worth_it = size_of(schedule, block) >= PARALLEL_NUMBERS * cores
-            if few and is_worth_it and extent_of(schedule, last) % cores == 0:
-                part, last = schedule.split(last, [cores, None])
-                _among_cores(schedule, part)
-                around.insert(0, part)
+            few = _iterations(schedule, around) < cores
+            if few and size_of(schedule, block) >= PARALLEL_NUMBERS:
+                extent = extent_of(schedule, last)
+                parts = max(part for part in range(1, cores + 1) if extent % part == 0)
+                if parts > 1:
+                    part, last = schedule.split(last, [parts, None])
+                    _among_cores(schedule, part)
+                    around.insert(0, part)
             schedule.reorder(*around, *sums, last)
             schedule.decompose_reduction(block, sums[0])
             continue
@@ -345,7 +347,7 @@ def _banded(schedule: Any, cores: int) -> Any:
         most = max(1, rows // (4 * cores)) if cores > 1 else rows
         band = max(size for size in range(1, min(MAX_BAND, most) + 1) if rows % size == 0)
         outer = trial.split(loops[place], [None, band])[0]
-        if cores > 1 and size_of(trial, reader) >= PARALLEL_NUMBERS * cores:
+        if cores > 1 and size_of(trial, reader) >= PARALLEL_NUMBERS:
             outer = trial.fuse(*loops[:place], outer) if place else outer
             _among_cores(trial, outer)
         if tried(trial.compute_at, block, outer) and _work(trial) <= MORE_WORK * _work(schedule):
@@ -367,7 +369,7 @@ def _gathered(schedule: Any) -> Any:
         trial = schedule.copy()
         *others, last = nests_of(trial)
         loops = trial.get_loops(last)
-        if len(loops) < depth:
+        if len(loops) < depth or all(extent_of(trial, loop) == 1 for loop in loops[:depth]):
             continue
         for block in reversed(others):
             tried(trial.compute_at, block, loops[depth - 1])
@@ -420,8 +422,23 @@ def _divided(function: Any) -> Any:
     return structural_map(function, (tirx.For, parallel))
 
 
+def _iterations(schedule: Any, loops: Sequence[Any]) -> int:
+    return math.prod(extent_of(schedule, loop) for loop in loops)
+
+
+def _sizes_by_loop(schedule: Any) -> dict[Any, int]:
+    """Return how often the blocks within each outermost loop run, by the loop's variable."""
+    sizes: dict[Any, int] = {}
+    for block in nests_of(schedule):
+        for loop in schedule.get_loops(block)[:1]:
+            name = schedule.get(loop).loop_var
+            sizes[name] = sizes.get(name, 0) + size_of(schedule, block)
+    return sizes
+
+
 def _parallel(schedule: Any, cores: int) -> None:
     parallelized: list[Any] = []
+    sizes = _sizes_by_loop(schedule)
     for block in nests_of(schedule):
         loops = schedule.get_loops(block)
         if not loops or any(schedule.get(loops[0]).same_as(loop) for loop in parallelized):
@@ -429,18 +446,15 @@ def _parallel(schedule: Any, cores: int) -> None:
         if _AMONG_CORES in schedule.get(loops[0]).annotations:
             continue  # its bands are already
         kinds = kinds_of(schedule, block)
-        if size_of(schedule, block) < PARALLEL_NUMBERS * cores:
+        if sizes[schedule.get(loops[0]).loop_var] < PARALLEL_NUMBERS:
             continue
-        outer, extent = [], 1
-        for loop in loops[: len(kinds)]:
+        outer: list[Any] = []
+        for loop in loops[: min(len(kinds), len(loops) - 1)]:
             # Loops may be in another order than the axes: a sum's may come where the axes have the last spatial one.
-            if _is_summed(schedule, loop) or extent >= 4 * cores:
+            if _is_summed(schedule, loop) or _iterations(schedule, outer) >= 4 * cores:
                 break
             outer.append(loop)
-            extent *= extent_of(schedule, loop)
-        if len(loops) == len(outer):
-            outer.pop()
-        if not outer or extent < cores:
+        if not outer or _iterations(schedule, outer) < cores:
             continue
         fused = schedule.fuse(*outer) if len(outer) > 1 else outer[0]
         _among_cores(schedule, fused)

@@ -41,7 +41,7 @@ def softmax_in_vectors(function: Any, nests: list[str], lanes: int, cores: int) 
     for extent in shape[:-1]:
         stride //= extent
         places.append(tirx.floormod(tirx.floordiv(row, stride), extent))
-    is_parallel = cores > 1 and rows > 1 and rows * shape[-1] >= PARALLEL_NUMBERS * cores
+    is_parallel = cores > 1 and rows > 1 and rows * shape[-1] >= PARALLEL_NUMBERS
     kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
     body = tirx.SeqStmt(row_softmax(data, output, places, shape[-1], lanes))
     loop = tirx.For(row, _whole(0), _whole(rows), kind, body)
