@@ -8,6 +8,8 @@ these threads. What is other than in TVM's pool:
 - A thread without work looks for it SPIN_NS long, with the processor's pause instruction, and sleeps then. TVM's threads
   call sched_yield: not at all, and each operator waits for the system to wake them, or often, and each call hands the
   processor to whatever else runs there, for milliseconds.
+- A thread that found the processor taken away while it looked tells the others, and for CROWDED_NS none looks for long:
+  what is left of their time on a processor that others use, too, is for work, and who sleeps is preferred when it wakes.
 - A share that its thread has not begun when the caller is through with its own is computed by the caller: a thread that
   is asleep or that the system runs later costs what it would have computed, not the time until it comes.
 - Thread k computes share k of every loop where it can, so that what an operator wrote lies in the caches of the thread
@@ -36,6 +38,8 @@ process may use when it first runs a loop. C11 with GCC's builtins, and C++ as w
 #ifndef SPIN_NS
 #define SPIN_NS 1000000
 #endif
+#define TAKEN_NS 500000 /* between two looks, some microseconds apart: another process ran between them */
+#define CROWDED_NS 1000000000
 #define LINE 64
 
 typedef struct {
@@ -68,6 +72,7 @@ static int32_t threads; /* the caller's among them; 0: not started */
 /* Shares of others that are not computed yet, and whether the caller sleeps until there are none. */
 static int32_t missing __attribute__((aligned(LINE)));
 static int32_t caller_sleeps;
+static int64_t crowded_until __attribute__((aligned(LINE)));
 static int32_t is_taken __attribute__((aligned(LINE)));
 
 static void futex(int32_t* word, int operation, int32_t value) {
@@ -88,17 +93,19 @@ static int64_t now_ns(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Wait until a word is no longer this value; return whether it was within SPIN_NS. */
+/* Wait until a word is no longer this value, for SPIN_NS at most; return whether it is. */
 static int changes_soon(int32_t* word, int32_t value) {
-  int64_t until = 0;
+  int64_t begun = 0, last = 0;
   for (;;) {
     for (int turn = 0; turn < 64; ++turn) {
       if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return 1;
       pause_briefly();
     }
     int64_t now = now_ns();
-    if (until == 0) until = now + SPIN_NS;
-    if (now > until) return 0;
+    if (begun == 0) begun = last = now;
+    if (now - last > TAKEN_NS) __atomic_store_n(&crowded_until, now + CROWDED_NS, __ATOMIC_RELAXED);
+    if (now - begun > SPIN_NS || now < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) return 0;
+    last = now;
   }
 }
 
