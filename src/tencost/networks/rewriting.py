@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tencost.config import GraphChoice
+from tencost.networks.transpositions import with_few_transpositions
 
 
 def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, list[Any]]:
@@ -28,7 +29,7 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     mod = without_detours(fold_batch_norms(mod))
     if choice is GraphChoice.channels_last:
         mod = channels_last(mod)
-    return with_weights_computed(mod, params)
+    return with_weights_computed(with_few_transpositions(mod), params)
 
 
 _CONVOLUTIONS = {
@@ -124,7 +125,7 @@ def channels_last(mod: Any) -> Any:
     if is_fenced:
         mod = _unfenced(relax.transform.Normalize()(mod))
     mod = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
-    return relax.transform.DeadCodeElimination()(_without_round_trips(mod))
+    return relax.transform.DeadCodeElimination()(with_few_transpositions(mod))
 
 
 def _without_zeros_between(call: Any) -> Any:
@@ -234,36 +235,6 @@ def _understood(mod: Any) -> Any:
         low, high = (relax.const(float(bound.value), kind) for bound in (low, high))
         return relax.op.minimum(relax.op.maximum(data, low), high)
 
-    return _rewritten(mod, rewrite)
-
-
-def _without_round_trips(mod: Any) -> Any:
-    """Make one transposition of two that follow each other, none where the second undoes the first."""
-    from tvm import relax
-
-    permutations: dict[Any, tuple[Any, list[int]]] = {}
-    """Variable -> (what it is a transposition of, all in all, by which axes)."""
-
-    def permutation(call: Any) -> tuple[Any, list[int]] | None:
-        if _call_of("relax.permute_dims", call) is None or call.attrs.axes is None:
-            return None
-        source, axes = call.args[0], [int(axis) for axis in call.attrs.axes]
-        if source in permutations:
-            source, inner = permutations[source]
-            axes = [inner[axis] for axis in axes]
-        return source, axes
-
-    def rewrite(call: Any) -> Any:
-        permuted = permutation(call)
-        if permuted is None:
-            return call
-        source, axes = permuted
-        return source if axes == list(range(len(axes))) else relax.op.permute_dims(source, axes)
-
-    for variable, value in _bindings(mod["main"]).items():
-        permuted = permutation(value)
-        if permuted is not None:
-            permutations[variable] = permuted
     return _rewritten(mod, rewrite)
 
 

@@ -2,8 +2,8 @@
 
 Beside <name>.so lie, for somebody who has nothing of tencost:
 
-    <name>.json   {"network", "hardware", "target", "cores", "own_threads", "database", "tasks", "tuned_tasks", "tvm",
-                   "sha256", own_threads: the library has those of workers/loop_threads.c, for more cores than one,
+    <name>.json   {"network", "hardware", "target", "cores", "database", "tasks", "tuned_tasks", "tvm", "sha256",
+                   "own_threads": whether the library has those of workers/loop_threads.c (of several cores),
                    "inputs": [{"name", "shape", "dtype"}, ...], "outputs": [...],
                    "buckets": {"sizes", "inputs", "outputs", "padded"}, of network.buckets: functions main_<size>, the
                    largest main, whose shapes are the above; the axes of that size in each input and output}

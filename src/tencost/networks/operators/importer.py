@@ -120,6 +120,26 @@ def _clip(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
     return data
 
 
+def _gather(_bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
+    """A slice, which joins what is beside it, for one constant place of an axis: the frontend's looks up rows.
+
+    None for other places, and where the data are constant, or a shape.
+    """
+    data, index, *_ = inputs
+    is_known = isinstance(data, ir.GenericConst | relax.ShapeExpr)
+    shape = getattr(data.ty, "shape", None)
+    if is_known or shape is None or not isinstance(index, ir.GenericConst):
+        return None
+    if index.value.numpy().ndim:
+        return None
+    axis = int(attrs.get("axis", 0)) % len(shape)
+    if not hasattr(shape[axis], "value"):
+        return None
+    place = int(index.value.numpy()) % int(shape[axis])
+    part = relax.op.strided_slice(data, [axis], [place], [place + 1])
+    return relax.op.squeeze(part, [axis])
+
+
 def _bit_cast(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
     data, kind = inputs[0], _type_name(attrs, "to")
     if "bool" in (kind, _dtype(data)):
@@ -255,7 +275,7 @@ def _cast(bb: Any, value: Any, kind: str) -> Any:
 
 
 _CONVERTERS = recurrent_layers.CONVERTERS | {
-    "BitCast": _bit_cast, "Clip": _clip, "DequantizeLinear": _dequantize,
+    "BitCast": _bit_cast, "Clip": _clip, "DequantizeLinear": _dequantize, "Gather": _gather,
     "NonMaxSuppression": _non_max_suppression, "QuantizeLinear": _quantize,
 }  # fmt: skip
 """Operator -> (block builder, inputs, attributes) -> relax.Expr, or None: as the frontend's converter has it."""

@@ -9,8 +9,8 @@ from typing import Any
 PARALLEL_WORK = 65_536
 """Multiply-adds of a product below which waking other cores costs more than they save."""
 PARALLEL_NUMBERS = 16_384
-"""... and numbers of any other loop nest: to give work to others costs about a microsecond, and one core alone would read
-from their caches what they have computed, which takes as long for 16 KB. Of many cores not more: on 16 of a Xeon
+"""... and numbers of any other loop nest: to give work to others costs about a microsecond, and one core alone would
+read from their caches what they have computed, which takes as long for 16 KB. Of many cores not more: on 16 of a Xeon
 layer normalizations of 65,536 numbers took a quarter of segformer's time on one of them."""
 CHOICES = {"if", "select"}
 """What :func:`called` says that is no function."""
