@@ -16,12 +16,14 @@ from onnx import helper, numpy_helper
 from tencost.config import NetworkConfig
 from tencost.errors import MeasureError
 from tencost.networks.network import load_network
+from tencost.networks.recurrent import MARK
+from tencost.programs.codegen.rules import schedule_rest
 from tencost.tune.deploy import compile_network, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 4, 19  # neither a whole number of vectors nor of rows
+STEPS, BATCH, INPUTS, HIDDEN = 5, 9, 4, 19  # neither a whole number of vectors nor of rows
 
 
 class Layers:
@@ -49,7 +51,7 @@ class Layers:
         columns, state = GATES[kind] * HIDDEN, (both, BATCH, HIDDEN)
         optional: dict[str, Callable[[], str]] = {
             "B": lambda: self.constant(both, 2 * columns),
-            "l": lambda: self.stored(np.array([2, 5, 0], np.int32)),
+            "l": lambda: self.stored(np.arange(BATCH, dtype=np.int32) * 2 % (STEPS + 1)),
             "h": lambda: self.constant(*state),
             "c": lambda: self.constant(*state),
             "P": lambda: self.constant(both, 3 * HIDDEN),
@@ -83,19 +85,43 @@ def value(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def check(
-    path: Path, target: dict[str, Any], computed_by: str, source: str = "onnx", limit: float = 1e-5
+    path: Path,
+    target: dict[str, Any],
+    computed_by: str,
+    source: str = "onnx",
+    limit: float = 1e-5,
+    cores: int = 1,
 ) -> None:
     """Compile a file by rule and compare all outputs."""
     config = NetworkConfig(name="mine", source=source, path=path.name, trusted=True)
     network = load_network(config, path.parent)
     assert network.computed_by == computed_by
-    outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
+    built = compile_network(network, target | {"num-cores": cores}, None, by_rule=True)
+    outputs = Deployed(built, network, cores).outputs()
     for name, output, expected in zip(network.outputs, outputs, network.expected, strict=True):
         agreement = output_agreement(output, expected)
         assert agreement.max_rel < limit, (name, agreement)
 
 
-def test_lstms(tmp_path: Path, target: dict[str, Any]) -> None:
+def test_directions_and_items_are_divided_among_cores(tmp_path: Path) -> None:
+    """Each goes through all steps by itself: no core waits for another one at a step."""
+    layers = Layers()
+    layers.add("GRU", direction="bidirectional")
+    layers.save(tmp_path / "gru.onnx")
+    config = NetworkConfig(name="mine", source="onnx", path="gru.onnx")
+    mod = load_network(config, tmp_path).mod
+    for cores in (1, 2):
+        scheduled = schedule_rest(mod, {"kind": "llvm", "num-cores": cores})
+        (layer,) = (
+            function.script()
+            for function in scheduled.functions.values()
+            if MARK in dict(function.attrs or {})
+        )
+        assert layer.count("T.parallel(") == cores - 1
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_lstms(tmp_path: Path, target: dict[str, Any], cores: int) -> None:
     layers = Layers()
     layers.add("LSTM")
     layers.add("LSTM", reads="B", direction="reverse", writes=(1,))
@@ -108,10 +134,11 @@ def test_lstms(tmp_path: Path, target: dict[str, Any]) -> None:
         "LSTM", reads="B", activations=["HardSigmoid", "Softsign", "relu"], activation_alpha=[0.3]
     )
     layers.save(tmp_path / "lstm.onnx")
-    check(tmp_path / "lstm.onnx", target, "ONNX Runtime")
+    check(tmp_path / "lstm.onnx", target, "ONNX Runtime", cores=cores)
 
 
-def test_grus(tmp_path: Path, target: dict[str, Any]) -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+def test_grus(tmp_path: Path, target: dict[str, Any], cores: int) -> None:
     layers = Layers()
     for before in (0, 1):
         layers.add("GRU", linear_before_reset=before)
@@ -119,10 +146,11 @@ def test_grus(tmp_path: Path, target: dict[str, Any]) -> None:
         layers.add("GRU", reads="Blh", direction="reverse", linear_before_reset=before, writes=(1,))
         layers.add("GRU", reads="B", clip=0.25, linear_before_reset=before)
     layers.save(tmp_path / "gru.onnx")
-    check(tmp_path / "gru.onnx", target, "ONNX Runtime")
+    check(tmp_path / "gru.onnx", target, "ONNX Runtime", cores=cores)
 
 
-def test_rnns_with_every_activation(tmp_path: Path, target: dict[str, Any]) -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+def test_rnns_with_every_activation(tmp_path: Path, target: dict[str, Any], cores: int) -> None:
     layers = Layers()
     layers.add("RNN", reads="Blh", direction="bidirectional", activations=["Relu", "Tanh"])
     layers.add("RNN", reads="B", clip=0.2)
@@ -140,7 +168,7 @@ def test_rnns_with_every_activation(tmp_path: Path, target: dict[str, Any]) -> N
     for name in ("Elu", "HardSigmoid", "LeakyRelu"):
         layers.add("RNN", reads="B", activations=[name])
     layers.save(tmp_path / "rnn.onnx")
-    check(tmp_path / "rnn.onnx", target, "ONNX Runtime")
+    check(tmp_path / "rnn.onnx", target, "ONNX Runtime", cores=cores)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +262,7 @@ def test_the_function_is_no_task_and_runs_on_cpus(tmp_path: Path, target: dict[s
     assert tasks
     assert not [task.name for task in tasks if "gru" in task.name]
     with pytest.raises(MeasureError, match="expected operators that run on cuda, found GRU, which"):
-        load_network(config, tmp_path, kind="cuda")
+        load_network(config, tmp_path, target={"kind": "cuda"})
 
 
 @pytest.mark.parametrize(

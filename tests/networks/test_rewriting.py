@@ -347,7 +347,7 @@ def test_auto_is_channels_last_where_a_cpu_convolves(mobilenet: Any) -> None:
     assert (chosen.name, chosen.notes) == ("mobilenet_v2-s64", ())
     assert tvm_ffi.structural_equal(chosen.mod, last.mod)
     folded = lowered(definition("mobilenet_v2", "folded"), mobilenet)
-    for_gpu = lowered(definition("mobilenet_v2", "auto"), mobilenet, kind="cuda")
+    for_gpu = lowered(definition("mobilenet_v2", "auto"), mobilenet, target={"kind": "cuda"})
     assert tvm_ffi.structural_equal(for_gpu.mod, folded.mod)
     two = two_layers().mod
     assert candidates(two, auto, "llvm")[0] is GraphChoice.folded

@@ -22,7 +22,7 @@ Body = Callable[..., Any]
 @pytest.fixture
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the values are."""
-    monkeypatch.setattr(samples, "_parts_of", lambda bindings, divided, count: count)
+    monkeypatch.setattr(samples, "_parts_of", lambda bindings, divided, count, cores: count)
 
 
 def network(shapes: Shapes, body: Body, inputs: int = 1) -> tuple[Any, int]:
@@ -156,9 +156,9 @@ def test_a_sample_ends_before_the_next_begins() -> None:
     assert names == ["relax.strided_slice", *one] * 3 + ["relax.concat"]
 
 
-def parts(shapes: Shapes, body: Body, name: str) -> int:
+def parts(shapes: Shapes, body: Body, name: str, cores: int = 1) -> int:
     mod, inputs = network(shapes, body)
-    return operators(samples.sample_by_sample(mod, inputs)).count(f"relax.{name}")
+    return operators(samples.sample_by_sample(mod, inputs, cores)).count(f"relax.{name}")
 
 
 def test_only_what_leaves_the_caches_is_divided() -> None:
@@ -170,6 +170,13 @@ def test_only_what_leaves_the_caches_is_divided() -> None:
 
 def test_many_samples_are_some_parts() -> None:
     assert parts([(64, 32, 32, 32), (3, 3, 32, 32)], image, "nn.conv2d") == samples.MOST_PARTS
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 8), (2, 4), (4, 2), (3, 8), (16, 1)])
+def test_each_core_has_a_sample_of_a_part(cores: int, expected: int) -> None:
+    """With the rows of one sample among them, each would read of the other's at every border and in attention."""
+    shapes: Shapes = [(8, 64, 64, 32), (3, 3, 32, 32)]
+    assert parts(shapes, image, "nn.conv2d", cores) == expected
 
 
 def test_a_graph_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:

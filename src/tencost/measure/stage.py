@@ -79,7 +79,7 @@ def _import_network(
     ):
         started = time.monotonic()
         register_intrinsics(hardware.target["kind"])
-        network = load_network(definition, root, kind=hardware.target["kind"])
+        network = load_network(definition, root, target=hardware.target)
         by_workload: dict[str, dict[str, Any]] = {}
         for task in network.tasks(hardware.target):
             text = str(save_json(task.mod))

@@ -8,6 +8,7 @@ depends on weights only and leaves the tasks' functions as they are, but for a m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -138,29 +139,36 @@ def variant_name(config: NetworkConfig) -> str:
     return f"{config.name}{batch}{size}{graph}{weights}"
 
 
-def load_network(config: NetworkConfig, root: Path | None = None, *, kind: str = "llvm") -> Network:
+_ONE_CORE: Mapping[str, Any] = {"kind": "llvm"}
+
+
+def load_network(
+    config: NetworkConfig, root: Path | None = None, *, target: Mapping[str, Any] = _ONE_CORE
+) -> Network:
     """Import a network from its source and fuse its operators; network.path is relative to `root`.
 
     Args:
         config: the network.
         root: the project's root.
-        kind: of the target that it is for, which network.graph=auto looks at.
+        target: of the hardware that it is for, at whose kind and cores network.graph=auto looks.
 
     Raises:
         ConfigError: the definition, its file or its inputs are wrong.
         MeasureError: an operator that TVM lacks, or a network that cannot be exported, imported or run.
         MissingDependencyError: a package that reads this source is not installed.
     """
-    return lowered(config, read_network(config, root), kind=kind)
+    return lowered(config, read_network(config, root), target=target)
 
 
-def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") -> Network:
+def lowered(
+    config: NetworkConfig, imported: Imported, *, target: Mapping[str, Any] = _ONE_CORE
+) -> Network:
     """Return an imported network with its operators written as network.graph says, lowered and fused.
 
     Args:
         config: the network.
         imported: what its source read.
-        kind: of the target, see :func:`load_network`.
+        target: see :func:`load_network`.
 
     Raises:
         ConfigError: network.output is none of its outputs, or network.graph is for a network that is not fused yet.
@@ -173,6 +181,7 @@ def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") ->
             f"{config.name!r}, which was saved fused. Choose it where the network is saved: tencost save network=... "
             f"network.graph={config.graph.value}"
         )
+    kind = str(target["kind"])
     layers = recurrent_layers(imported.mod) if kind != "llvm" else []
     if layers:
         raise MeasureError(
@@ -184,7 +193,7 @@ def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") ->
         if imported.fused:
             mod, params = compilable(imported.mod), imported.params
         else:
-            mod, params, refused = _written(imported, config.graph, kind)
+            mod, params, refused = _written(imported, config.graph, target)
             notes += refused
     except Exception as error:
         raise MeasureError(
@@ -205,16 +214,17 @@ def lowered(config: NetworkConfig, imported: Imported, *, kind: str = "llvm") ->
 
 
 def _written(
-    imported: Imported, choice: GraphChoice, kind: str
+    imported: Imported, choice: GraphChoice, target: Mapping[str, Any]
 ) -> tuple[Any, list[Any], tuple[str, ...]]:
     """Return module and weights, written in the first way that TVM lowers, and why it does not lower those before."""
+    kind, cores = str(target["kind"]), int(target.get("num-cores", 1))
     *others, last = candidates(imported.mod, choice, kind)
     notes: list[str] = []
     for written in (*others, last):
         try:
             mod, params = written_as(imported.mod, imported.params, written)
             if choice is GraphChoice.auto and kind == "llvm":
-                mod = sample_by_sample(mod, len(imported.inputs))
+                mod = sample_by_sample(mod, len(imported.inputs), cores)
             return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:
             if written is last:

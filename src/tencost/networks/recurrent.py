@@ -2,8 +2,9 @@
 
 A layer is two calls: one matrix product of all steps with the input weights of all directions, and a function that
 goes through the steps. Each step multiplies the hidden state by the recurrent weights, 64 columns in registers at a
-time, and then computes gates and states number by number. The size of the code, and the time to compile it, do not
-depend on the number of steps. The function has a schedule: rules and programs of a database leave it as it is.
+time, and then computes gates and states number by number. Directions, and four items of the batch at a time, go through
+all steps by themselves, so that cores share them. The size of the code, and the time to compile it, do not depend on
+the number of steps. The function has a schedule: rules and programs of a database leave it as it is.
 
 Letters: T steps, B batch, D directions (1 or 2), I inputs, H hidden, G gates (LSTM 4, GRU 3, RNN 1).
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tencost.programs.codegen.blocks import number_like
+from tencost.programs.codegen.blocks import AMONG_CORES, number_like
 
 MARK = "tencost.recurrent"
 """Attribute of the functions that are made here: the layer's name, such as LSTM."""
@@ -204,6 +205,7 @@ class _Writer:
         self.layer, self.steps, self.batch, self.hidden = layer, steps, batch, hidden
         self.dtype, self.t = dtype, tirx
         self.columns = hidden * len(layer.gates)
+        self.rows, self.first = min(batch, _ROWS), 0  # of the batch, that are written now
         self.lanes = _VECTOR_BYTES // (8 if dtype == "float64" else 4)
         self.arguments: dict[str, Any] = {}
         self.outputs: list[Any] = []
@@ -225,9 +227,27 @@ class _Writer:
                     self.arguments[name] = t.arg(name, t.buffer(shape, dtype))
                 for index, shape in enumerate(outputs):
                     self.outputs.append(t.arg(f"output{index}", t.buffer(shape, self.dtype)))
-                for direction in range(len(self.layer.reverse)):
+                directions = range(len(self.layer.reverse))
+                blocks = self.batch // self.rows
+                extent = len(directions) * blocks
+                notes = {AMONG_CORES: True} if extent > 1 else {}
+                with t.serial(0, extent, annotations=notes) as block:
+                    for direction in directions:
+                        self.first = (block - direction * blocks) * self.rows
+                        self._write_where(block // blocks == direction, direction)
+                rest = self.batch % self.rows
+                self.first, self.rows = self.batch - rest, rest
+                for direction in directions if rest else ():
                     self._write_direction(direction)
             return builder.get()
+
+    def _write_where(self, condition: Any, direction: int) -> None:
+        """Write a direction's steps where a condition holds, which is known where there is one direction."""
+        if len(self.layer.reverse) == 1:
+            self._write_direction(direction)
+            return
+        with self.t.If(condition), self.t.Then():
+            self._write_direction(direction)
 
     def _zero(self) -> Any:
         return _tirx().const(0.0, self.dtype)
@@ -237,10 +257,10 @@ class _Writer:
 
     def _write_direction(self, direction: int) -> None:
         t, layer = self.t, self.layer
-        shape = (self.batch, self.hidden)
+        shape = (self.rows, self.hidden)
         hidden = t.alloc_buffer(shape, self.dtype)
         cell = t.alloc_buffer(shape, self.dtype) if layer.kind == "LSTM" else None
-        gates = t.alloc_buffer((self.batch, self.columns), self.dtype)
+        gates = t.alloc_buffer((self.rows, self.columns), self.dtype)
         reset = None
         if layer.kind == "GRU" and not layer.linear_before_reset:
             reset = t.alloc_buffer(shape, self.dtype)
@@ -248,7 +268,9 @@ class _Writer:
             if state is not None:
                 with t.grid(*shape) as (b, j):
                     initial = self.arguments.get(name)
-                    value = self._zero() if initial is None else initial[direction, b, j]
+                    value = (
+                        self._zero() if initial is None else initial[direction, self.first + b, j]
+                    )
                     self._store(state, value, b, j)
         with t.serial(0, self.steps) as step:
             time = self.steps - 1 - step if layer.reverse[direction] else step
@@ -259,24 +281,15 @@ class _Writer:
             with t.grid(*shape) as (b, j):
                 value = state[b, j]
                 if lengths is not None:  # ONNX Runtime has zeros where there is no step
-                    value = _tirx().if_then_else(lengths[b] > 0, value, self._zero())
-                self._store(output, value, direction, b, j)
+                    value = _tirx().if_then_else(lengths[self.first + b] > 0, value, self._zero())
+                self._store(output, value, direction, self.first + b, j)
 
     def _write_product(
         self, direction: int, gates: Any, source: Any, first: int, last: int, start: Any
     ) -> None:
         """Write gates[b, first:last] = start(b, j) + source[b] @ recurrent."""
-        t = self.t
-        rows = min(self.batch, _ROWS)
+        t, rows = self.t, self.rows
         width = _COLUMNS if rows == 1 else _SHARED_COLUMNS
-
-        def write_rows(b0: Any, rows: int) -> None:
-            whole = (last - first) // width
-            if whole:
-                with t.serial(0, whole) as chunk:
-                    write_tile(b0, rows, first + chunk * width, width)
-            if first + whole * width < last:
-                write_tile(b0, rows, first + whole * width, last - first - whole * width)
 
         def vectors(width: int, write: Callable[[Any, Any], None]) -> None:
             whole = width // self.lanes
@@ -287,15 +300,13 @@ class _Writer:
                 with t.vectorized(0, width % self.lanes) as lane:
                     write(whole * self.lanes, lane)
 
-        def write_tile(b0: Any, rows: int, j0: Any, width: int) -> None:
+        def write_tile(j0: Any, width: int) -> None:
             sums = t.alloc_buffer((rows, width), self.dtype, scope="local")
             recurrent = self.arguments["recurrent"]
             with t.unroll(0, rows) as row:
                 vectors(
                     width,
-                    lambda at, lane: self._store(
-                        sums, start(b0 + row, j0 + at + lane), row, at + lane
-                    ),
+                    lambda at, lane: self._store(sums, start(row, j0 + at + lane), row, at + lane),
                 )
             with t.serial(0, self.hidden) as k, t.unroll(0, rows) as row:
                 vectors(
@@ -303,27 +314,26 @@ class _Writer:
                     lambda at, lane: self._store(
                         sums,
                         sums[row, at + lane]
-                        + source[b0 + row, k] * recurrent[direction, k, j0 + at + lane],
+                        + source[row, k] * recurrent[direction, k, j0 + at + lane],
                         row, at + lane,
                     ),
                 )  # fmt: skip
             with t.unroll(0, rows) as row:
                 vectors(
                     width,
-                    lambda at, lane: self._store(
-                        gates, sums[row, at + lane], b0 + row, j0 + at + lane
-                    ),
+                    lambda at, lane: self._store(gates, sums[row, at + lane], row, j0 + at + lane),
                 )
 
-        if self.batch // rows:
-            with t.serial(0, self.batch // rows) as tile:
-                write_rows(tile * rows, rows)
-        if self.batch % rows:
-            write_rows(self.batch // rows * rows, self.batch % rows)
+        whole = (last - first) // width
+        if whole:
+            with t.serial(0, whole) as chunk:
+                write_tile(first + chunk * width, width)
+        if first + whole * width < last:
+            write_tile(first + whole * width, last - first - whole * width)
 
     def _input(self, direction: int, time: Any) -> Callable[[Any, Any], Any]:
         product, columns = self.arguments["product"], self.columns
-        return lambda b, j: product[time * self.batch + b, direction * columns + j]
+        return lambda b, j: product[time * self.batch + self.first + b, direction * columns + j]
 
     def _gate(self, gates: Any, letter: str, b: Any, j: Any) -> Any:
         return gates[b, self.layer.gates.index(letter) * self.hidden + j]
@@ -341,18 +351,18 @@ class _Writer:
     ) -> None:
         """Write the new states and Y, except where an item's steps have ended: there states stay and Y is 0."""
         lengths = self.arguments.get("lengths")
-        runs = None if lengths is None else time < lengths[b]
+        runs = None if lengths is None else time < lengths[self.first + b]
         for buffer, value in states:
             if runs is not None:
                 value = _tirx().if_then_else(runs, value, buffer[b, j])
             self._store(buffer, value, b, j)
         hidden = states[-1][0][b, j]
         output = hidden if runs is None else _tirx().if_then_else(runs, hidden, self._zero())
-        self._store(self.outputs[0], output, time, direction, b, j)
+        self._store(self.outputs[0], output, time, direction, self.first + b, j)
 
     def _write_rnn(self, direction: int, time: Any, gates: Any, hidden: Any, _: Any) -> None:
         self._write_product(direction, gates, hidden, 0, self.columns, self._input(direction, time))
-        with self.t.grid(self.batch, self.hidden) as (b, j):
+        with self.t.grid(self.rows, self.hidden) as (b, j):
             value = self._activated(direction, 0, gates[b, j])
             self._write_state(direction, time, b, j, [(hidden, value)])
 
@@ -367,7 +377,7 @@ class _Writer:
                 value = value + peepholes[direction, place] * cell[b, j]
             return self._activated(direction, index, value)
 
-        with self.t.grid(self.batch, self.hidden) as (b, j):
+        with self.t.grid(self.rows, self.hidden) as (b, j):
             lengths = self.arguments.get("lengths")
             entered = gate("i", b, j, 0)
             retained = (
@@ -377,7 +387,7 @@ class _Writer:
             )
             value = retained * cell[b, j] + entered * gate("c", b, j, 1)
             if lengths is not None:
-                value = _tirx().if_then_else(time < lengths[b], value, cell[b, j])
+                value = _tirx().if_then_else(time < lengths[self.first + b], value, cell[b, j])
             self._store(cell, value, b, j)
             # As ONNX Runtime does: clip bounds what the gates take, not the state.
             output = self._activated(direction, 2, cell[b, j], clips=False)
@@ -398,11 +408,11 @@ class _Writer:
                 lambda _, j: zero if bias is None else bias[direction, j],
             )  # fmt: skip
         else:
-            with self.t.grid(self.batch, self.hidden) as (b, j):
+            with self.t.grid(self.rows, self.hidden) as (b, j):
                 value = self._activated(direction, 0, self._gate(gates, "r", b, j))
                 self._store(reset, value * hidden[b, j], b, j)
             self._write_product(direction, gates, reset, at, self.columns, start)
-        with self.t.grid(self.batch, self.hidden) as (b, j):
+        with self.t.grid(self.rows, self.hidden) as (b, j):
             value = self._gate(gates, "h", b, j)
             if reset is None:
                 ratio = self._activated(direction, 0, self._gate(gates, "r", b, j))

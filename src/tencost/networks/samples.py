@@ -4,6 +4,8 @@ Eight images through one layer after the other write and read all of a layer's v
 image through all layers writes and reads an eighth (depth first, as Alwani et al., 2016, fuse layers). The weights are
 read again for each sample; where that is more, the batch stays together, or is computed in a few parts.
 
+Several cores take a sample each, or as many each, and the next together: a core then reads nothing that another wrote.
+
 It is sound where the samples do not meet: every tensor's leading axis is that of the samples, or of several numbers of
 each (heads of attention), and no operator mixes along it. Which ones those are, :mod:`~tencost.networks.sample_rules`
 says; a network with any other stays as it is.
@@ -11,6 +13,7 @@ says; a network with any other stays as it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,12 +36,13 @@ MOST_CALLS = 6400
 """Operators of all parts together: they all stand in the graph, which takes time to compile."""
 
 
-def sample_by_sample(mod: Any, inputs: int) -> Any:
+def sample_by_sample(mod: Any, inputs: int, cores: int = 1) -> Any:
     """Return a network that computes the samples of a batch one after the other; the same one where that is no gain.
 
     Args:
         mod: Relax module, its operators not lowered yet; ``main`` takes the inputs, then the weights.
         inputs: how many parameters of ``main`` are inputs.
+        cores: among which the samples of a part are divided, if they can be.
     """
     sizes = {(static_shape(parameter) or (1,))[0] for parameter in mod["main"].params[:inputs]}
     if len(sizes) != 1 or sizes == {1}:
@@ -49,7 +53,7 @@ def sample_by_sample(mod: Any, inputs: int) -> Any:
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     try:
         divided = _divided(bindings, main.params[:inputs], samples)
-        parts = _parts_of(bindings, divided, samples)
+        parts = _parts_of(bindings, divided, samples, cores)
         return mod if parts == 1 else _rewritten(known, inputs, divided, parts)
     except MeetError:
         return mod
@@ -75,10 +79,13 @@ def _divided(bindings: Sequence[Any], inputs: Sequence[Any], samples: int) -> di
     return divided
 
 
-def _parts_of(bindings: Sequence[Any], divided: Mapping[Any, bool], samples: int) -> int:
+def _parts_of(
+    bindings: Sequence[Any], divided: Mapping[Any, bool], samples: int, cores: int
+) -> int:
     """Return in how many parts the batch is computed: those with which the least is read from beyond the second cache.
 
-    That are the values of the operators whose parts the cache does not hold, and, for each part again, the weights.
+    That are the values of the operators whose parts the caches do not hold, and, for each part again, the weights. A
+    part has a sample for each core, or for as many cores as the batch has samples for.
     """
     from tvm import relax
 
@@ -88,18 +95,20 @@ def _parts_of(bindings: Sequence[Any], divided: Mapping[Any, bool], samples: int
         if binding.var not in divided or not isinstance(call, relax.Call):
             continue
         arguments = [argument for argument in call.args if static_shape(argument)]
-        handed = [each for each in arguments if is_divided(each, divided)]
+        handed = [argument for argument in arguments if is_divided(argument, divided)]
         values.append(4 * sum(map(count_of, [binding.var, *handed])))
         if call.op.name not in TABLES:  # of which few rows are read
             weights += 4 * sum(map(count_of, arguments)) - 4 * sum(map(count_of, handed))
 
     def beyond(parts: int) -> tuple[int, int]:
         again = weights * parts if weights > SECOND_CACHE // 2 else weights
-        return again + sum(size for size in values if size > parts * SECOND_CACHE), parts
+        caches = parts * each * SECOND_CACHE
+        return again + sum(size for size in values if size > caches), parts
 
+    each = math.gcd(samples, cores)
     most = min(samples, MOST_PARTS, max(1, MOST_CALLS // len(bindings)))
-    counts = range(1, most + 1)
-    return min(beyond(count) for count in counts if samples % count == 0)[1]
+    counts = [count for count in range(1, most + 1) if samples % (count * each) == 0]
+    return min(beyond(count) for count in counts)[1]
 
 
 def _rewritten(mod: Any, inputs: int, divided: Mapping[Any, bool], parts: int) -> Any:

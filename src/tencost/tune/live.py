@@ -183,7 +183,7 @@ def fixed_tasks(hardware: HardwareConfig, root: Path) -> list[NetworkTask]:
             tempfile.TemporaryDirectory(prefix="tencost-live-") as scratch,
             native_messages_to(Path(scratch) / "import.log"),
         ):
-            network = load_network(cfg.network, root, kind=hardware.target["kind"])
+            network = load_network(cfg.network, root, target=hardware.target)
             every = network.tasks(hardware.target)
         tasks = sorted(every, key=lambda task: (-task.flop, task.name))
         heaviest += [

@@ -8,8 +8,9 @@ these threads. What is other than in TVM's pool:
 - A thread without work looks for it SPIN_NS long, with the processor's pause instruction, and sleeps then. TVM's threads
   call sched_yield: not at all, and each operator waits for the system to wake them, or often, and each call hands the
   processor to whatever else runs there, for milliseconds.
-- A thread that found the processor taken away while it looked tells the others, and for CROWDED_NS none looks for long:
-  what is left of their time on a processor that others use, too, is for work, and who sleeps is preferred when it wakes.
+- A thread that found the processor taken away while it looked tells the others, and for some time, the longer the more
+  often that happens, none looks for long: what is left of their time on a processor that others use, too, is for work,
+  and who sleeps is preferred when it wakes.
 - A share that its thread has not begun when the caller is through with its own is computed by the caller: a thread that
   is asleep or that the system runs later costs what it would have computed, not the time until it comes.
 - Thread k computes share k of every loop where it can, so that what an operator wrote lies in the caches of the thread
@@ -39,7 +40,8 @@ process may use when it first runs a loop. C11 with GCC's builtins, and C++ as w
 #define SPIN_NS 1000000
 #endif
 #define TAKEN_NS 500000 /* between two looks, some microseconds apart: another process ran between them */
-#define CROWDED_NS 1000000000
+#define LEAST_CROWDED_NS 10000000
+#define MOST_CROWDED_NS 1000000000
 #define LINE 64
 
 typedef struct {
@@ -73,6 +75,7 @@ static int32_t threads; /* the caller's among them; 0: not started */
 static int32_t missing __attribute__((aligned(LINE)));
 static int32_t caller_sleeps;
 static int64_t crowded_until __attribute__((aligned(LINE)));
+static int64_t crowded_ns;
 static int32_t is_taken __attribute__((aligned(LINE)));
 
 static void futex(int32_t* word, int operation, int32_t value) {
@@ -93,6 +96,17 @@ static int64_t now_ns(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+/* Another process had this thread's processor: for ten milliseconds, twice as long where it had it not long ago. */
+static void note_crowd(int64_t now) {
+  int64_t until = __atomic_load_n(&crowded_until, __ATOMIC_RELAXED);
+  int64_t length = __atomic_load_n(&crowded_ns, __ATOMIC_RELAXED);
+  if (now < until) return; /* another thread has noted it */
+  length = now - until > MOST_CROWDED_NS ? LEAST_CROWDED_NS : 2 * length;
+  if (length > MOST_CROWDED_NS) length = MOST_CROWDED_NS;
+  __atomic_store_n(&crowded_ns, length, __ATOMIC_RELAXED);
+  __atomic_store_n(&crowded_until, now + length, __ATOMIC_RELAXED);
+}
+
 /* Wait until a word is no longer this value, for SPIN_NS at most; return whether it is. */
 static int changes_soon(int32_t* word, int32_t value) {
   int64_t begun = 0, last = 0;
@@ -103,7 +117,7 @@ static int changes_soon(int32_t* word, int32_t value) {
     }
     int64_t now = now_ns();
     if (begun == 0) begun = last = now;
-    if (now - last > TAKEN_NS) __atomic_store_n(&crowded_until, now + CROWDED_NS, __ATOMIC_RELAXED);
+    if (now - last > TAKEN_NS) note_crowd(now);
     if (now - begun > SPIN_NS || now < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) return 0;
     last = now;
   }

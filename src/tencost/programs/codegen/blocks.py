@@ -12,6 +12,8 @@ PARALLEL_NUMBERS = 16_384
 """... and numbers of any other loop nest: to give work to others costs about a microsecond, and one core alone would
 read from their caches what they have computed, which takes as long for 16 KB. Of many cores not more: on 16 of a Xeon
 layer normalizations of 65,536 numbers took a quarter of segformer's time on one of them."""
+AMONG_CORES = "tencost.among_cores"
+"""Annotation of a loop whose iterations several cores divide among them, if the target has several."""
 CHOICES = {"if", "select"}
 """What :func:`called` says that is no function."""
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tencost.programs.codegen.blocks import (
+    AMONG_CORES,
     CHOICES,
     PARALLEL_NUMBERS,
     called,
@@ -68,7 +69,6 @@ MAX_BAND = 8
 """Rows of a pooled image that are padded for at a time, at most."""
 MORE_WORK = 1.3
 """Operations over those without bands, at most: what two bands need is padded twice."""
-_AMONG_CORES = "tencost.among_cores"
 _DEAR = ("exp", "erf", "tanh", "sigmoid", "pow", "log", "sqrt", "rsqrt", "sin", "cos")
 """Functions whose value is kept rather than computed twice."""
 
@@ -157,7 +157,7 @@ def schedule_rest(
 
     if target.get("kind") != "llvm":
         return mod
-    functions = dict(mod.functions.items())
+    functions, cores = dict(mod.functions.items()), int(target.get("num-cores", 1))
     for name, function in functions.items():
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
@@ -167,6 +167,8 @@ def schedule_rest(
                 if refused is None:
                     raise
                 refused(str(name.name_hint), error)
+        elif isinstance(function, tirx.PrimFunc) and cores > 1:
+            functions[name] = _divided(function)  # a recurrent layer's directions
         if isinstance(function, tirx.PrimFunc):
             functions[name] = with_prefetches(functions[name])
     return network_kept_in_order(IRModule(functions, attrs=mod.attrs))
@@ -388,7 +390,7 @@ def _among_cores(schedule: Any, loop: Any) -> None:
 
     TVM's primitive refuses loops over a sum whose initial value is set in a block of its own.
     """
-    schedule.annotate(loop, _AMONG_CORES, True)
+    schedule.annotate(loop, AMONG_CORES, True)
 
 
 def _is_summed(schedule: Any, loop: Any) -> bool:
@@ -415,7 +417,7 @@ def _divided(function: Any) -> Any:
     from tvm_ffi import structural_map
 
     def parallel(loop: Any) -> Any:
-        if _AMONG_CORES not in loop.annotations:
+        if AMONG_CORES not in loop.annotations:
             return loop
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.PARALLEL, loop.body)
 
@@ -443,7 +445,7 @@ def _parallel(schedule: Any, cores: int) -> None:
         loops = schedule.get_loops(block)
         if not loops or any(schedule.get(loops[0]).same_as(loop) for loop in parallelized):
             continue
-        if _AMONG_CORES in schedule.get(loops[0]).annotations:
+        if AMONG_CORES in schedule.get(loops[0]).annotations:
             continue  # its bands are already
         kinds = kinds_of(schedule, block)
         if sizes[schedule.get(loops[0]).loop_var] < PARALLEL_NUMBERS:

@@ -106,7 +106,7 @@ def run(
     roofs = _measured_roofs(hardware, memory_gbs) if measured else roofs_of(hardware, memory_gbs)
     counted = {} if profiles is None else counted_bytes(load_profiles(profiles).profiles)
     register_cpu_intrinsics()
-    network = load_network(cfg.network, root, kind=hardware.target["kind"])
+    network = load_network(cfg.network, root, target=hardware.target)
     workloads = by_workload(network.tasks(hardware.target, 0.0))
     folder = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
     if run is None and not store and (folder / RECORD_FILE).exists():
