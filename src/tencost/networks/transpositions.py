@@ -19,7 +19,7 @@ from typing import Any
 from tencost.networks.sample_rules import count_of, static_shape
 from tencost.programs.codegen.blocks import replaced
 
-Axes = tuple[int, ...]
+_Axes = tuple[int, ...]
 _UNARY = {
     f"relax.{name}"
     for name in ("nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.silu", "sigmoid", "tanh", "exp", "erf", "sqrt", "negative")
@@ -30,7 +30,7 @@ _BINARY = {
 
 
 @dataclass(frozen=True)
-class View:
+class Rearranged:
     """A value that is a rearrangement of a tensor.
 
     Attributes:
@@ -40,18 +40,18 @@ class View:
     """
 
     base: Any
-    groups: tuple[Axes, ...]
+    groups: tuple[_Axes, ...]
 
     @property
-    def sizes(self) -> Axes:
+    def sizes(self) -> _Axes:
         return static_shape(self.base)
 
     @property
-    def order(self) -> Axes:
+    def order(self) -> _Axes:
         return tuple(itertools.chain(*self.groups))
 
     @property
-    def shape(self) -> Axes:
+    def shape(self) -> _Axes:
         return tuple(math.prod(self.sizes[axis] for axis in group) for group in self.groups)
 
 
@@ -59,8 +59,13 @@ def with_few_transpositions(mod: Any) -> Any:
     """Return a network without rearrangements of axes that undo each other; the same one if that moves no less.
 
     Args:
-        mod: Relax module, its operators not lowered yet; what has no constant shape is left as it is.
+        mod: Relax module, its operators not lowered yet; what has no constant shape is left as it is, and what is no
+            dataflow.
     """
+    from tvm import relax
+
+    if not all(isinstance(block, relax.DataflowBlock) for block in mod["main"].body.blocks):
+        return mod
     written = carried(mod)
     return written if moved(written) < moved(mod) else mod
 
@@ -101,7 +106,7 @@ def moved(mod: Any) -> int:
 _PERMUTE = "relax.permute_dims"
 
 
-def _axes_of(call: Any) -> Axes:
+def _axes_of(call: Any) -> _Axes:
     """Return the axes of a permute_dims."""
     rank = len(static_shape(call.args[0]))
     if call.attrs.axes is None:
@@ -126,7 +131,7 @@ class _Writing:
     def __init__(self, builder: Any) -> None:
         self._builder = builder
         self.values: dict[Any, Any] = {}
-        self.views: dict[Any, View] = {}
+        self.views: dict[Any, Rearranged] = {}
 
     def write(self, binding: Any) -> None:
         """Write what a variable is bound to: a view of what another is, if it can be, else the same operator."""
@@ -160,11 +165,11 @@ class _Writing:
             self.values[value] = self._made(self.views[value])
         return self.values.get(value, value) if isinstance(value, relax.Var) else value
 
-    def _made(self, view: View) -> Any:
+    def _made(self, view: Rearranged) -> Any:
         base, shape = self._in_order(view, view.order), view.shape
         return base if static_shape(base) == shape else self._reshaped(base, shape)
 
-    def _in_order(self, view: View, order: Axes) -> Any:
+    def _in_order(self, view: Rearranged, order: _Axes) -> Any:
         """Return the tensor of a view with its axes in another order, where one moves those of size 1 left out."""
         from tvm import relax
 
@@ -184,20 +189,20 @@ class _Writing:
 
         return self._builder.emit(relax.op.reshape(base, tuple(shape)))
 
-    def _viewed(self, call: Any) -> View | None:
+    def _viewed(self, call: Any) -> Rearranged | None:
         """Return what a call computes as a view; None where it needs its arguments whole."""
         name = getattr(call.op, "name", "")
         data = call.args[0] if call.args else None
         if name == _PERMUTE and data not in self.views and len(static_shape(data)) > 1:
             whole = self.whole(data)
-            start = View(whole, tuple((axis,) for axis in range(len(static_shape(data)))))
+            start = Rearranged(whole, tuple((axis,) for axis in range(len(static_shape(data)))))
             return replace(start, groups=tuple(start.groups[axis] for axis in _axes_of(call)))
         if name in _BINARY:
             return self._of_two(call)
         view = self.views.get(data)
         if view is None:
             return None
-        steps: dict[str, Callable[[Any, View], View | None]] = {
+        steps: dict[str, Callable[[Any, Rearranged], Rearranged | None]] = {
             _PERMUTE: self._permuted,
             "relax.reshape": self._split,
             "relax.expand_dims": self._expanded,
@@ -210,22 +215,22 @@ class _Writing:
             return self._by(view, call, [view.base])
         return steps[name](call, view) if name in steps else None
 
-    def _by(self, view: View, call: Any, arguments: Sequence[Any]) -> View:
+    def _by(self, view: Rearranged, call: Any, arguments: Sequence[Any]) -> Rearranged:
         """Return the view of what an operator makes of the tensor, whose axes stay."""
         from tvm import relax
 
         return replace(view, base=self._builder.emit(relax.Call(call.op, arguments, call.attrs)))
 
-    def _permuted(self, call: Any, view: View) -> View:
+    def _permuted(self, call: Any, view: Rearranged) -> Rearranged:
         return replace(view, groups=tuple(view.groups[axis] for axis in _axes_of(call)))
 
-    def _expanded(self, call: Any, view: View) -> View:
+    def _expanded(self, call: Any, view: Rearranged) -> Rearranged:
         groups, rank = list(view.groups), len(static_shape(call))
         for axis in sorted(int(axis) % rank for axis in call.attrs.axis):
             groups.insert(axis, ())
         return replace(view, groups=tuple(groups))
 
-    def _squeezed(self, call: Any, view: View) -> View | None:
+    def _squeezed(self, call: Any, view: Rearranged) -> Rearranged | None:
         rank, shape = len(view.groups), view.shape
         given = call.attrs.axis
         gone = {axis for axis, size in enumerate(shape) if size == 1 and given is None}
@@ -237,7 +242,7 @@ class _Writing:
             left[-1].extend(view.groups[axis])
         return replace(view, groups=tuple(map(tuple, left)))
 
-    def _split(self, call: Any, view: View) -> View | None:
+    def _split(self, call: Any, view: Rearranged) -> Rearranged | None:
         """Return a reshaped view: axes of the value are joined, and where it needs be axes of the tensor are split."""
         parts: list[
             list[tuple[int, int]]
@@ -269,9 +274,9 @@ class _Writing:
         groups = tuple(tuple(place_of[next(counted)] for _ in each) for each in parts)
         sizes = [pieces[piece][2] for piece in ordered]
         base = view.base if tuple(sizes) == view.sizes else self._reshaped(view.base, sizes)
-        return View(base, groups)
+        return Rearranged(base, groups)
 
-    def _sliced(self, call: Any, view: View) -> View | None:
+    def _sliced(self, call: Any, view: Rearranged) -> Rearranged | None:
         """Return the view of a part of one axis."""
         from tvm import relax
 
@@ -283,7 +288,7 @@ class _Writing:
             return None
         return self._by(view, call, [view.base, relax.Tuple([relax.prim_value(group[0])]), *ends])
 
-    def _taken(self, call: Any, view: View) -> View | None:
+    def _taken(self, call: Any, view: Rearranged) -> Rearranged | None:
         """Return the view of one place of an axis."""
         from tvm import relax
 
@@ -297,9 +302,9 @@ class _Writing:
         picked = relax.op.take(view.base, self.whole(index), gone, mode=str(call.attrs.mode))
         groups = (group for place, group in enumerate(view.groups) if place != axis)
         shifted = (tuple(each - (each > gone) for each in group) for group in groups)
-        return View(self._builder.emit(picked), tuple(shifted))
+        return Rearranged(self._builder.emit(picked), tuple(shifted))
 
-    def _multiplied(self, call: Any, view: View) -> View | None:
+    def _multiplied(self, call: Any, view: Rearranged) -> Rearranged | None:
         """Return the product of each row with a matrix that is the same for all."""
         weights = call.args[1]
         if len(static_shape(weights)) != 2:
@@ -307,7 +312,7 @@ class _Writing:
         view = self._with_rows(view)
         return self._by(view, call, [view.base, self.whole(weights)])
 
-    def _of_two(self, call: Any) -> View | None:
+    def _of_two(self, call: Any) -> Rearranged | None:
         """Return a view of what an operator makes of a view and numbers of a row, or of two views that are alike."""
         first, second = (self.views.get(each) for each in call.args)
         if first is not None and second is not None:
@@ -325,7 +330,7 @@ class _Writing:
         pair = (view.base, self.whole(other))
         return self._by(view, call, pair if second is None else pair[::-1])
 
-    def _with_rows(self, view: View) -> View:
+    def _with_rows(self, view: Rearranged) -> Rearranged:
         """Return a view whose last axis is the tensor's last one, which it is transposed to where it is not."""
         row = view.groups[-1]
         others = [axis for axis in range(len(view.sizes)) if axis not in row]
@@ -335,4 +340,4 @@ class _Writing:
         if static_shape(base) != tuple(sizes):
             base = self._reshaped(base, sizes)
         groups = (tuple(places[axis] for axis in group) for group in view.groups[:-1])
-        return View(base, (*groups, (len(others),)))
+        return Rearranged(base, (*groups, (len(others),)))
