@@ -40,7 +40,8 @@ process may use when it first runs a loop. C11 with GCC's builtins, and C++ as w
 #define SPIN_NS 1000000
 #endif
 #define TAKEN_NS 500000 /* between two looks, some microseconds apart: another process ran between them */
-#define LEAST_CROWDED_NS 10000000
+#define AGAIN_NS 20000000 /* a process that stays has the processor again within some slices of the scheduler */
+#define LEAST_CROWDED_NS 2000000
 #define MOST_CROWDED_NS 1000000000
 #define LINE 64
 
@@ -96,12 +97,12 @@ static int64_t now_ns(void) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Another process had this thread's processor: for ten milliseconds, twice as long where it had it not long ago. */
+/* Another process had this thread's processor: for a short time, for twice the last time if that has just ended. */
 static void note_crowd(int64_t now) {
   int64_t until = __atomic_load_n(&crowded_until, __ATOMIC_RELAXED);
   int64_t length = __atomic_load_n(&crowded_ns, __ATOMIC_RELAXED);
   if (now < until) return; /* another thread has noted it */
-  length = now - until > MOST_CROWDED_NS ? LEAST_CROWDED_NS : 2 * length;
+  length = now - until > AGAIN_NS ? LEAST_CROWDED_NS : 2 * length;
   if (length > MOST_CROWDED_NS) length = MOST_CROWDED_NS;
   __atomic_store_n(&crowded_ns, length, __ATOMIC_RELAXED);
   __atomic_store_n(&crowded_until, now + length, __ATOMIC_RELAXED);
