@@ -5,9 +5,9 @@ TVM's code hands a parallel loop to the function in `__TVMBackendParallelLaunch`
 that export that variable. Here it is defined and hidden, so that whoever loads the library, in whatever language, gets
 these threads. What is other than in TVM's pool:
 
-- A thread without work looks for it SPIN_NS long, with the processor's pause instruction, and sleeps then. TVM's threads
-  call sched_yield: not at all, and each operator waits for the system to wake them, or often, and each call hands the
-  processor to whatever else runs there, for milliseconds.
+- A thread without work looks for it for a tenth of a millisecond or more, with the processor's pause instruction, and
+  sleeps then. TVM's threads call sched_yield: not at all, and each operator waits for the system to wake them, or often,
+  and each call hands the processor to whatever else runs there, for milliseconds.
 - A thread that found the processor taken away while it looked tells the others, and for some time, the longer the more
   often that happens, none looks for long: what is left of their time on a processor that others use, too, is for work,
   and who sleeps is preferred when it wakes.
@@ -37,8 +37,9 @@ process may use when it first runs a loop. C11 with GCC's builtins, and C++ as w
 
 #define MOST_THREADS 256
 #ifndef SPIN_NS
-#define SPIN_NS 1000000
+#define SPIN_NS 50000 /* for each thread, as they wake one another */
 #endif
+#define MOST_SPIN_NS 1000000
 #define TAKEN_NS 500000 /* between two looks, some microseconds apart: another process ran between them */
 #define AGAIN_NS 20000000 /* a process that stays has the processor again within some slices of the scheduler */
 #define LEAST_CROWDED_NS 2000000
@@ -108,9 +109,11 @@ static void note_crowd(int64_t now) {
   __atomic_store_n(&crowded_until, now + length, __ATOMIC_RELAXED);
 }
 
-/* Wait until a word is no longer this value, for SPIN_NS at most; return whether it is. */
+/* Wait until a word is no longer this value, for a time that grows with the threads; return whether it is another. */
 static int changes_soon(int32_t* word, int32_t value) {
   int64_t begun = 0, last = 0;
+  int64_t most = (int64_t)SPIN_NS * __atomic_load_n(&threads, __ATOMIC_RELAXED);
+  if (most > MOST_SPIN_NS) most = MOST_SPIN_NS;
   for (;;) {
     for (int turn = 0; turn < 64; ++turn) {
       if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value) return 1;
@@ -119,7 +122,7 @@ static int changes_soon(int32_t* word, int32_t value) {
     int64_t now = now_ns();
     if (begun == 0) begun = last = now;
     if (now - last > TAKEN_NS) note_crowd(now);
-    if (now - begun > SPIN_NS || now < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) return 0;
+    if (now - begun > most || now < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) return 0;
     last = now;
   }
 }
@@ -133,7 +136,7 @@ static int compute(Seat* seat) {
 }
 
 static void wake(int number) {
-  if (number < threads && __atomic_load_n(&to_wake[number], __ATOMIC_RELAXED) &&
+  if (number < __atomic_load_n(&threads, __ATOMIC_RELAXED) && __atomic_load_n(&to_wake[number], __ATOMIC_RELAXED) &&
       __atomic_exchange_n(&to_wake[number], 0, __ATOMIC_ACQ_REL))
     futex(&seats[number].state, FUTEX_WAKE, 1);
 }
@@ -176,7 +179,7 @@ static void start(void) {
     seats[number].number = number;
     if (pthread_create(&seats[number].thread, NULL, work, &seats[number]) != 0) break;
   }
-  threads = number;
+  __atomic_store_n(&threads, number, __ATOMIC_RELEASE);
 }
 
 /* Before the library is unloaded, or the process ends. */
