@@ -13,6 +13,8 @@ these threads. What is other than in TVM's pool:
   and who sleeps is preferred when it wakes.
 - A share that its thread has not begun when the caller is through with its own is computed by the caller: a thread that
   is asleep or that the system runs later costs what it would have computed, not the time until it comes.
+- A thread that is woken is kept off the CPU of the caller, behind which the system may put it: the caller, which computes
+  late shares, would compute all of them.
 - Thread k computes share k of every loop where it can, so that what an operator wrote lies in the caches of the thread
   that reads it.
 - There is one pool a library. Another call while one runs, or one from within a loop, runs alone on its own thread:
@@ -59,19 +61,21 @@ typedef struct {
   int32_t state;
   int32_t number;
   pthread_t thread;
-  char rest_of_line[LINE - 2 * sizeof(int32_t) - sizeof(pthread_t)];
-} Seat;
+  int32_t id; /* the system's, of the thread; 0 before it runs */
+} __attribute__((aligned(LINE))) Seat;
 
-static Seat seats[MOST_THREADS] __attribute__((aligned(LINE)));
+static Seat seats[MOST_THREADS];
 static struct {
   Share share;
   void* data;
   Group group;
   int32_t failed;
+  int32_t cpu; /* that the caller runs on */
 } job __attribute__((aligned(LINE)));
 /* Seats whose threads slept when their share was posted: 1 until somebody wakes them. Seat k's thread wakes 2k + 1 and
    2k + 2, as one thread alone would take longer for many than they stay awake. */
 static int32_t to_wake[MOST_THREADS];
+static cpu_set_t cpus; /* of the thread that started them */
 static int32_t threads; /* the caller's among them; 0: not started */
 /* Shares of others that are not computed yet, and whether the caller sleeps until there are none. */
 static int32_t missing __attribute__((aligned(LINE)));
@@ -135,14 +139,21 @@ static int compute(Seat* seat) {
   return 1;
 }
 
+/* Wake a thread that sleeps, on another CPU than the caller's: the system may put it there, behind the caller. */
 static void wake(int number) {
-  if (number < __atomic_load_n(&threads, __ATOMIC_RELAXED) && __atomic_load_n(&to_wake[number], __ATOMIC_RELAXED) &&
-      __atomic_exchange_n(&to_wake[number], 0, __ATOMIC_ACQ_REL))
-    futex(&seats[number].state, FUTEX_WAKE, 1);
+  if (number >= __atomic_load_n(&threads, __ATOMIC_RELAXED) || !__atomic_load_n(&to_wake[number], __ATOMIC_RELAXED) ||
+      !__atomic_exchange_n(&to_wake[number], 0, __ATOMIC_ACQ_REL))
+    return;
+  cpu_set_t others = cpus;
+  CPU_CLR(job.cpu, &others);
+  int32_t id = __atomic_load_n(&seats[number].id, __ATOMIC_RELAXED);
+  if (CPU_COUNT(&others) > 0 && id != 0) sched_setaffinity(id, sizeof(others), &others);
+  futex(&seats[number].state, FUTEX_WAKE, 1);
 }
 
 static void* work(void* seat_of_thread) {
   Seat* seat = (Seat*)seat_of_thread;
+  __atomic_store_n(&seat->id, (int32_t)syscall(SYS_gettid), __ATOMIC_RELAXED);
   for (;;) {
     int32_t state = __atomic_load_n(&seat->state, __ATOMIC_ACQUIRE);
     if (state == ENDED) return NULL;
@@ -163,7 +174,7 @@ static void* work(void* seat_of_thread) {
 
 static void forget_threads(void) { /* of the process that this one was forked from */
   threads = missing = caller_sleeps = is_taken = 0;
-  for (int number = 0; number < MOST_THREADS; ++number) seats[number].state = to_wake[number] = 0;
+  for (int number = 0; number < MOST_THREADS; ++number) seats[number].state = seats[number].id = to_wake[number] = 0;
 }
 
 static void start(void) {
@@ -171,7 +182,6 @@ static void start(void) {
   if (!is_prepared) is_prepared = pthread_atfork(NULL, NULL, forget_threads) == 0;
   const char* asked = getenv("TVM_NUM_THREADS");
   int count = asked != NULL && atoi(asked) > 0 ? atoi(asked) : TENCOST_CORES;
-  cpu_set_t cpus;
   if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) < count) count = CPU_COUNT(&cpus);
   if (count > MOST_THREADS) count = MOST_THREADS;
   int number = 1;
@@ -207,6 +217,7 @@ static int launch(Share share, void* data, int num_task) {
   job.data = data;
   job.group.num_task = threads;
   job.failed = 0;
+  job.cpu = sched_getcpu();
   __atomic_store_n(&missing, threads - 1, __ATOMIC_RELAXED);
   for (int number = threads - 1; number > 0; --number)
     if (__atomic_exchange_n(&seats[number].state, POSTED, __ATOMIC_ACQ_REL) == ASLEEP)
