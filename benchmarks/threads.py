@@ -5,7 +5,7 @@
 The file is compiled by default for so many cores, with the library's own threads (workers/loop_threads.c) and without,
 which leaves it to TVM's: asleep at once where there is no work (TVM_THREAD_POOL_SPIN_COUNT=0), or asking for it as
 often as TVM does by default. Each arm is called for half a second in a fresh process on the last CPUs, all arms in
-turn, again and again; with --busy beside a process that computes all the time on the last of them. Printed, as Markdown:
+turn, again and again; with --busy beside a process that computes all the time on the last of them. Printed:
 median and quartiles of single calls in milliseconds, and of how many processes.
 """
 
