@@ -47,6 +47,13 @@ def lowered(shapes: list[tuple[int, ...]], body: Callable[..., Any], kind: str =
     """Return a fused Relax module of one function: `body` of inputs with these shapes."""
     from tvm import relax
 
+    return relax.get_pipeline("zero")(written(shapes, body, kind))
+
+
+def written(shapes: list[tuple[int, ...]], body: Callable[..., Any], kind: str = "float32") -> Any:
+    """Return the same, its operators not lowered yet."""
+    from tvm import relax
+
     builder = relax.BlockBuilder()
     variables = [
         relax.Var(f"x{i}", relax.TensorType(shape, kind)) for i, shape in enumerate(shapes)
@@ -55,7 +62,7 @@ def lowered(shapes: list[tuple[int, ...]], body: Callable[..., Any], kind: str =
         with builder.dataflow():
             output = builder.emit_output(builder.normalize(body(*variables)))
         builder.emit_func_output(output)
-    return relax.get_pipeline("zero")(builder.get())
+    return builder.get()
 
 
 def run(mod: Any, arrays: list[Any], target: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm import relax, te, tirx, topi
 
+from relax_networks import written
 from tencost.networks import samples
 from tencost.networks.lowering import fuse
 
@@ -27,17 +28,7 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def network(shapes: Shapes, body: Body, inputs: int = 1) -> tuple[Any, int]:
     """Return a module whose main takes tensors of these shapes, of which the first are inputs."""
-    builder = relax.BlockBuilder()
-    variables = [
-        relax.Var(f"x{place}", relax.TensorType(shape, "float32"))
-        for place, shape in enumerate(shapes)
-    ]
-    with builder.function("main", variables):
-        with builder.dataflow():
-            made = builder.normalize(body(*variables))
-            output = builder.emit_output(made)
-        builder.emit_func_output(output)
-    return builder.get(), inputs
+    return written(shapes, body), inputs
 
 
 def image(x: Any, w: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,11 @@ import pytest
 import tvm
 from tvm import relax
 
+from relax_networks import written as network
 from tencost.networks.transpositions import carried, moved, with_few_transpositions
 
 pytestmark = pytest.mark.tvm
 op = relax.op
-
-
-def network(shapes: list[tuple[int, ...]], body: Callable[..., Any]) -> Any:
-    builder = relax.BlockBuilder()
-    variables = [
-        relax.Var(f"x{place}", relax.TensorType(shape, "float32"))
-        for place, shape in enumerate(shapes)
-    ]
-    with builder.function("main", variables):
-        with builder.dataflow():
-            output = builder.emit_output(builder.normalize(body(*variables)))
-        builder.emit_func_output(output)
-    return builder.get()
 
 
 def run(mod: Any) -> list[Any]:

@@ -24,6 +24,7 @@ from torch import nn
 
 import tencost
 from tencost.errors import ConfigError, HardwareError, TuneError
+from tencost.tune import library_cache
 from tencost.tune.library import CompiledNetwork, runtime_tensor
 from tencost.workers import hardware
 
@@ -153,6 +154,14 @@ def test_a_second_compile_comes_from_the_cache(
     (folder / "other").mkdir()
     other = tencost.compile(write_network(folder / "other" / "net.onnx", seed=1))
     assert other.path != fast.path, "another content is another library"
+
+
+def test_another_code_compiles_anew(
+    fast: CompiledNetwork, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout has the same version before and after a rule of its own changed."""
+    monkeypatch.setattr(library_cache, "_code", lambda: "another")
+    assert tencost.compile(str(folder / "net.onnx")).path != fast.path
 
 
 @pytest.mark.parametrize("damage", [".so", ".json"])

@@ -27,7 +27,6 @@ process may use when it first runs a loop. C11 with GCC's builtins, and C++ as w
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -54,7 +53,7 @@ typedef struct {
 } Group;
 typedef int (*Share)(int number, Group* group, void* data);
 
-/* What a thread's seat says; only its thread leaves ASLEEP by itself. */
+/* What a thread's seat says. Its thread goes from EMPTY to ASLEEP, and whoever takes the share from POSTED to EMPTY. */
 enum { EMPTY, POSTED, ASLEEP, ENDED };
 
 typedef struct {

@@ -142,10 +142,9 @@ def product_of(schedule: Any, vectors: Vectors) -> Product | None:
     sums = math.prod(
         extent_of(schedule, loop) for loop, kind in zip(loops, letters, strict=False) if kind == "S"
     )
+    # Few sums that scale an image: that is the work, and is divided among cores by itself.
     if any(size_of(schedule, block) > sums for block in blocks[place + 1 :]):
-        return (
-            None  # few sums scale an image, which is the work, and is divided among cores by itself
-        )
+        return None
     if len(loops) != len(letters) or len(stmt.reads) != 2 or len(stmt.writes) != 1:
         return None
     if called(stmt.body) or not _multiplies(stmt.body):
