@@ -74,6 +74,15 @@ def test_axes_of_size_1_move_nothing() -> None:
     assert moved(network([(2, 6, 16)], lambda x: op.permute_dims(x, [1, 0, 2]))) == 192
 
 
+def test_a_tensor_without_numbers_is_not_carried() -> None:
+    def body(x: Any) -> Any:
+        turned = op.permute_dims(op.strided_slice(x, [0], [0], [0]), [1, 0, 2])
+        return op.reshape(turned, (2, 3, 0, 16))
+
+    mod = network([(4, 6, 16)], body)
+    assert run(carried(mod))[0].shape == (2, 3, 0, 16)
+
+
 def drawn(choose: random.Random, x: Any) -> Any:
     """Return what ten operators, drawn at random, make of a tensor."""
     builder = relax.BlockBuilder.current()

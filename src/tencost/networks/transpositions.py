@@ -139,9 +139,10 @@ class _Writing:
 
         call = binding.value
         view = None
-        if isinstance(call, relax.Call) and static_shape(binding.var):
+        shape = static_shape(binding.var)
+        if isinstance(call, relax.Call) and shape and all(shape):
             view = self._viewed(call)
-        if view is not None and view.shape == static_shape(binding.var):
+        if view is not None and view.shape == shape:
             self.views[binding.var] = view
             return
         name = getattr(getattr(call, "op", None), "name", "")
