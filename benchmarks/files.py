@@ -142,7 +142,8 @@ def convert_for_litert(python: str, name: str, batch: int, folder: Path) -> dict
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     lines = [line for line in converted.stderr.splitlines() if line.strip()]
-    return {"error": lines[-1][:200] if lines else "?"} if converted.returncode else {}
+    last = re.sub(r"\S*/", "", lines[-1]) if lines else "no message"  # without the folders in it
+    return {"error": last[:120]} if converted.returncode else {}
 
 
 def versions() -> dict[str, str]:
