@@ -19,9 +19,16 @@ from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse, tolerance_of
 from tencost.networks.recurrent import recurrent_layers
-from tencost.networks.rewriting import candidates, with_free_weights, written_as
+from tencost.networks.rewriting import (
+    candidates,
+    with_free_weights,
+    with_weights_computed,
+    written_as,
+)
 from tencost.networks.samples import sample_by_sample
 from tencost.networks.source import Imported, first_sentence, read_network
+from tencost.networks.winograd import with_winograd
+from tencost.programs.codegen.winograd import is_winograd
 
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
 
@@ -95,7 +102,8 @@ class Network:
         tasks = []
         for extracted in extract_tasks(self.deployable(target), Target(target), {}):
             mod = extracted.dispatched[0]
-            if dict(mod["main"].attrs or {}).get("tirx.is_scheduled"):
+            function = mod["main"]
+            if dict(function.attrs or {}).get("tirx.is_scheduled") or is_winograd(function):
                 continue  # there is nothing to tune
             flop = float(estimate_tir_flops(mod))
             if flop >= min_mflop * 1e6:
@@ -224,7 +232,9 @@ def _written(
         try:
             mod, params = written_as(imported.mod, imported.params, written)
             if choice is GraphChoice.auto and kind == "llvm":
-                mod = sample_by_sample(mod, len(imported.inputs), cores)
+                inputs = len(imported.inputs)
+                mod = with_winograd(sample_by_sample(mod, inputs, cores), inputs, target)
+                mod, params = with_weights_computed(mod, params)
             return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:
             if written is last:

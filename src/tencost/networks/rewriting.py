@@ -240,7 +240,7 @@ def _understood(mod: Any) -> Any:
 
 _ARITHMETIC = {
     f"relax.{name}": getattr(np, name)
-    for name in ("add", "subtract", "multiply", "divide", "negative", "sqrt")
+    for name in ("add", "subtract", "multiply", "divide", "negative", "sqrt", "matmul")
 }
 
 

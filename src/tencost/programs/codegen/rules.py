@@ -53,6 +53,7 @@ from tencost.programs.codegen.rearranging import (
     with_simple_indices,
 )
 from tencost.programs.codegen.softmax import softmax_in_vectors
+from tencost.programs.codegen.winograd import is_winograd, schedule_winograd
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
@@ -104,12 +105,15 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
+    cores = int(target.get("num-cores", 1))
+    vectors = vectors_of(target)
+    schedule = Schedule(IRModule({"main": function}))
+    if vectors is not None and is_winograd(function):
+        schedule_winograd(schedule, vectors, cores)
+        return kept_in_order(_divided(schedule.mod["main"]))
     tiled = by_rule(IRModule({"main": function}), target)
     if tiled is not None:
         return kept_in_order(tiled["main"])
-    schedule = Schedule(IRModule({"main": function}))
-    cores = int(target.get("num-cores", 1))
-    vectors = vectors_of(target)
     if vectors is not None:
         nests = [schedule.get(block).name_hint for block in nests_of(schedule)]
         softmax = softmax_in_vectors(function, nests, vectors.lanes, cores)

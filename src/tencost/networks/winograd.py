@@ -1,0 +1,82 @@
+"""Convolutions of 3 by 3 taps whose weights are known, written as Winograd's where that takes less time.
+
+See :mod:`tencost.programs.codegen.winograd`: the taps are transformed here, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tencost.networks.sample_rules import static_shape
+from tencost.programs.codegen.products import vectors_of
+from tencost.programs.codegen.winograd import TAPS, Convolution, best_size, convolve, matrices
+
+
+def with_winograd(mod: Any, inputs: int, target: Any) -> Any:
+    """Return a network whose convolutions of 3 by 3 taps multiply less; the same one if that is worth it nowhere.
+
+    Args:
+        mod: Relax module, channels last, its operators not lowered yet; ``main`` takes the inputs, then the weights.
+        inputs: how many parameters of ``main`` are inputs.
+        target: that it is compiled for; for one that is no CPU nothing changes.
+    """
+    from tvm import relax
+    from tvm.relax.expr_functor import PyExprMutator, mutator
+    from tvm.target import Target
+
+    vectors = vectors_of(target)
+    if vectors is None:
+        return mod
+    cores = int(Target(target).attrs.get("num-cores", 1))
+    weights = set(mod["main"].params[inputs:])
+
+    def size_of(call: Any) -> tuple[Convolution, int] | None:
+        convolution = _convolution(call)
+        if convolution is None or call.args[1] not in weights:
+            return None
+        size = best_size(convolution, vectors, cores)
+        return None if size is None else (convolution, size)
+
+    @mutator
+    class Rewrite(PyExprMutator):
+        def visit_call_(self, call: Any) -> Any:
+            call = self.visit_expr_post_order(call)
+            chosen = size_of(call)
+            if chosen is None:
+                return call
+            convolution, size = chosen
+            function = self.builder_.add_func(convolve(convolution, size), "winograd")
+            data, taps = call.args[0], self.builder_.normalize(_transformed(call.args[1], size))
+            return relax.call_tir(function, relax.Tuple([data, taps]), call.ty)
+
+    rewriting = Rewrite(mod)
+    rewriting.builder_.update_func(mod.get_global_var("main"), rewriting.visit_expr(mod["main"]))
+    return relax.transform.Normalize()(rewriting.builder_.get())
+
+
+def _convolution(call: Any) -> Convolution | None:
+    """Return what a call convolves; None if it is no convolution of 3 by 3 taps, stride 1, float32, channels last."""
+    if getattr(call.op, "name", "") != "relax.nn.conv2d":
+        return None
+    attrs, kinds = call.attrs, {str(value.ty.dtype) for value in (call, *call.args)}
+    data, taps, output = (static_shape(value) for value in (*call.args, call))
+    layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout
+    steps = [int(step) for step in (*attrs.strides, *attrs.dilation, attrs.groups)]
+    is_plain = steps == [1] * 5 and layouts == ("NHWC", "HWIO", "NHWC") and kinds == {"float32"}
+    if not is_plain or taps[:2] != (TAPS, TAPS) or 0 in output or not data:
+        return None
+    above, left, *_ = (int(padding) for padding in attrs.padding)
+    images, height, width, filters = output
+    _, rows, columns, channels = data
+    return Convolution(images, height, width, above, left, channels, filters, rows, columns)
+
+
+def _transformed(taps: Any, size: int) -> Any:
+    """Return transformed taps [size + 2, size + 2, channels, filters] of taps [3, 3, channels, filters]."""
+    from tvm import relax
+
+    op = relax.op
+    matrix = matrices(size)[1].astype("float32")
+    left, right = relax.const(matrix), relax.const(matrix.T.copy())
+    inner = op.permute_dims(taps, [2, 3, 0, 1])
+    return op.permute_dims(op.matmul(op.matmul(left, inner), right), [2, 3, 0, 1])
