@@ -69,7 +69,7 @@ def _structured(schema: type[Any]) -> Any:
 
 def instantiate(schema: type[Any], values: dict[str, Any], prefix: str) -> Any:
     try:
-        merged = OmegaConf.merge(_structured(schema), values)
+        merged = OmegaConf.merge(_structured(schema), values)  # type: ignore[arg-type]  # a class is hashable
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(_explain(error, schema, prefix)) from error

@@ -132,10 +132,10 @@ def _yaml_loader() -> Any:
     if not yaml.__with_libyaml__:
         return plain
     from yaml.constructor import SafeConstructor
-    from yaml.cyaml import CParser
+    from yaml.cyaml import CParser  # type: ignore[attr-defined]
     from yaml.resolver import Resolver
 
-    class Loader(CParser, plain):  # type: ignore[misc]  # built when it runs
+    class Loader(CParser, plain):  # type: ignore[misc, valid-type]
         def __init__(self, stream: Any) -> None:
             CParser.__init__(self, stream)
             SafeConstructor.__init__(self)
