@@ -36,6 +36,7 @@ from tencost.programs.codegen.blocks import (
     kinds_of,
     moves,
     nests_of,
+    remember_annotations,
     size_of,
     tried,
 )
@@ -99,6 +100,7 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
+    remember_annotations()
     tiled = by_rule(IRModule({"main": function}), target)
     if tiled is not None:
         return kept_in_order(tiled["main"])
