@@ -1,21 +1,23 @@
-"""Files of networks that conf/network does not hold: `tencost compile` by default against ONNX Runtime and OpenVINO.
+"""Files of networks that conf/network does not hold: `tencost compile` by default against ONNX Runtime and others.
 
     python benchmarks/files.py [--files levit ...] [--batches 1 8] [--cores 1 2] [--again] [--work FOLDER] [--report]
+                               [--litert-python PYTHON]
 
 The files are those of file_networks.py, exported to ONNX as a user's file would come, and compiled with the one command
 that a user types, without a setting (`hardware.cores=N` for more cores than one):
 
     tencost compile network=onnx network.path=FILE --to LIBRARY
 
-Library, ONNX Runtime (CPU provider, default graph optimizations) and OpenVINO (latency hint, one stream, float32; where
-`pip install openvino` was done; Intel does not officially support other makers' CPUs) are then timed in turn, each in a
-process of its own on the same CPUs, the last of those that this process may use; outputs are compared with PyTorch's.
-A call takes the network's inputs from memory and waits for its outputs.
+Library, ONNX Runtime (CPU provider, default graph optimizations), OpenVINO (latency hint, one stream, float32; where
+`pip install openvino` was done; Intel does not officially support other makers' CPUs) and LiteRT (where
+`pip install ai-edge-litert` was done and --litert-python names a Python that converts, see litert_convert.py) are then
+timed in turn, each in a process of its own on the same CPUs, the last of those that this process may use; outputs are
+compared with PyTorch's. A call takes the network's inputs from memory and waits for its outputs.
 
-Results: one file a network, batch and number of cores in benchmarks/results/files, with the CPU, the versions and the
-load of the host; what has a result is not timed again, unless --again; --report prints them and times nothing. A file
-that cannot be compiled stays in the table with its reason and counts as a miss; one that a peer cannot run is compared
-with the other.
+Results: one file a network, batch and number of cores in benchmarks/results/files, in a folder a CPU, with the versions
+and the load of the host; what has a result is not timed again, unless --again; --report prints them and times nothing.
+A file that cannot be compiled stays in the table with its reason and counts as a miss. The ratio is over the better of
+ONNX Runtime and OpenVINO, or over the one that runs the file; that over LiteRT stands beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
+import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -43,8 +47,17 @@ from tencost.workers.noise import is_busy
 
 RESULTS = ROOT / "benchmarks" / "results" / "files"
 PEERS = ("onnxruntime", "openvino")
+LITERT = "litert"
 OURS = "rules"
-PACKAGES = ("tencost", "apache-tvm", "onnxruntime", "openvino", "torch", "transformers")
+PACKAGES = (
+    "tencost",
+    "apache-tvm",
+    "onnxruntime",
+    "openvino",
+    "ai-edge-litert",
+    "torch",
+    "transformers",
+)
 TURN_S = 6.0
 """Seconds that an arm is timed for, about."""
 WRONG = 1e-2
@@ -64,20 +77,22 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=ROOT / "tuned" / "files-benchmark")
     parser.add_argument("--again", action="store_true", help="time what has a result, too")
     parser.add_argument("--report", action="store_true", help="print results, time nothing")
+    parser.add_argument("--litert-python", help="of an environment with litert-torch")
     options = parser.parse_args()
+    cpu = re.sub(r"[^a-z0-9]+", "-", str(host_facts([0])["cpu"]).lower()).strip("-")
     cells = [(c, b, f) for c in options.cores for b in options.batches for f in options.files]
     for cores, batch, name in [] if options.report else cells:
-        result = RESULTS / f"{name}-b{batch}-{cores}c.json"
+        result = RESULTS / cpu / f"{name}-b{batch}-{cores}c.json"
         if options.again or not result.exists():
-            RESULTS.mkdir(parents=True, exist_ok=True)
+            result.parent.mkdir(parents=True, exist_ok=True)
             folder = options.work.resolve() / f"{name}-b{batch}"
-            write(result, benchmark(name, batch, cores, folder))
-    print(report([json.loads(path.read_bytes()) for path in sorted(RESULTS.glob("*.json"))]))
+            write(result, benchmark(name, batch, cores, folder, options.litert_python))
+    print(report([json.loads(path.read_bytes()) for path in sorted(RESULTS.glob("*/*.json"))]))
     return 0
 
 
-def benchmark(name: str, batch: int, cores: int, folder: Path) -> Result:
-    """Export a file, compile it as a user does, and time the library beside its peers."""
+def benchmark(name: str, batch: int, cores: int, folder: Path, litert: str | None) -> Result:
+    """Export a file, compile it as a user does, and time the library beside its peers; `litert`: a Python."""
     arm_folder = folder / OURS
     arm_folder.mkdir(parents=True, exist_ok=True)
     case = Case(
@@ -86,7 +101,10 @@ def benchmark(name: str, batch: int, cores: int, folder: Path) -> Result:
     cpus = sorted(os.sched_getaffinity(0))[-cores:]
     if not (folder / "expected.npz").exists():  # written last
         export(name, batch, folder)
-    rows: dict[str, dict[str, Any]] = {peer: {} for peer in PEERS if find_spec(peer)} | {OURS: {}}
+    rows: dict[str, dict[str, Any]] = {peer: {} for peer in PEERS if find_spec(peer)}
+    if litert is not None:
+        rows[LITERT] = convert_for_litert(litert, name, batch, folder)
+    rows[OURS] = {}
     words = ["compile", "network=onnx", f"network.path={folder / 'model.onnx'}"]
     words += [f"hardware.cores={cores}"] if cores > 1 else []
     (arm_folder / "spent.json").unlink(missing_ok=True)
@@ -109,6 +127,23 @@ def benchmark(name: str, batch: int, cores: int, folder: Path) -> Result:
         "busy": is_busy(before) or is_busy(after) or "",
         "arms": rows,
     }
+
+
+def convert_for_litert(python: str, name: str, batch: int, folder: Path) -> dict[str, Any]:
+    """Write litert/model.tflite, once; returns {}, or {"error": why the converter refuses the network}."""
+    file = folder / LITERT / "model.tflite"
+    if file.exists():
+        return {}
+    file.parent.mkdir(exist_ok=True)
+    folders = (ROOT / "benchmarks", ROOT / "src")
+    converted = subprocess.run(
+        [python, ROOT / "benchmarks" / "litert_convert.py", name, str(batch), file],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    lines = [line for line in converted.stderr.splitlines() if line.strip()]
+    last = re.sub(r"\S*/", "", lines[-1]) if lines else "no message"  # without the folders in it
+    return {"error": last[:120]} if converted.returncode else {}
 
 
 def versions() -> dict[str, str]:
@@ -156,15 +191,22 @@ def table(results: Sequence[Result]) -> str:
     lines = [
         f"{title} ({packages}): median [quartiles] of a call in ms; ratio: ours over the better peer's [95 % interval]",
         "",
-        "| file | ONNX Runtime | OpenVINO | tencost by default | ratio | difference from PyTorch | compile, s | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| file | ONNX Runtime | OpenVINO | LiteRT | tencost by default | ratio | over LiteRT | error from PyTorch "
+        "| compile, s | |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    ratios = []
+    ratios, over_litert = [], []
     for result in results:
         arms = result["arms"]
         peers = [arms[peer]["times_s"] for peer in PEERS if counts(arms.get(peer))]
         ours, note = arms[OURS], "busy host" if result["busy"] else ""
-        ratio = interval = ""
+        ratio = interval = beside = ""
+        litert = arms.get(LITERT)
+        if counts(ours) and counts(litert):
+            over_litert.append(
+                statistics.median(ours["times_s"]) / statistics.median(litert["times_s"])
+            )
+            beside = f"{over_litert[-1]:.2f}"
         if counts(ours) and peers:
             best = min(peers, key=statistics.median)
             ratios.append(statistics.median(ours["times_s"]) / statistics.median(best))
@@ -174,15 +216,16 @@ def table(results: Sequence[Result]) -> str:
         difference = f"{ours['max_rel_error']:.0e}" if "max_rel_error" in ours else ""
         seconds = f"{ours['seconds']:.0f}" if "seconds" in ours else ""
         notes = "; ".join(filter(None, [note, *errors]))
-        times = " | ".join(spread(arms.get(arm, {})) for arm in (*PEERS, OURS))
+        times = " | ".join(spread(arms.get(arm, {})) for arm in (*PEERS, LITERT, OURS))
         lines.append(
-            f"| {result['file']} | {times} | {ratio}{interval} | {difference} | {seconds} | {notes} |"
+            f"| {result['file']} | {times} | {ratio}{interval} | {beside} | {difference} | {seconds} | {notes} |"
         )
     if ratios:
         mean, worst = statistics.geometric_mean(ratios), max(ratios)
         over = sum(ratio > 1.1 for ratio in ratios)
+        beside = f"{statistics.geometric_mean(over_litert):.2f}" if over_litert else ""
         lines.append(
-            f"| geometric mean of {len(ratios)} of {len(results)} | | | | {mean:.2f} | | | "
+            f"| geometric mean of {len(ratios)} of {len(results)} | | | | | {mean:.2f} | {beside} | | | "
             f"worst {worst:.2f}, {over} above 1.10, {len(results) - len(ratios)} missed |"
         )
     return "\n".join(lines)

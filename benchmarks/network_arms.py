@@ -218,6 +218,31 @@ class OpenVino:
         self._request.infer()
 
 
+class LiteRt:
+    """LiteRT's interpreter on the CPU, with XNNPACK as it is by default, of what its converter makes of the module."""
+
+    def __init__(self, case: Case) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        file = case.path / "litert" / "model.tflite"
+        self._interpreter = Interpreter(str(file), num_threads=case.cores)
+        self._interpreter.allocate_tensors()
+        signature = self._interpreter.get_signature_runner()  # says which argument is which tensor
+        arrays = list(given_inputs(case).values())
+        for name, tensor in signature.get_input_details().items():  # args_0, ...; int64 is int32
+            array = arrays[int(name.removeprefix("args_"))].astype(tensor["dtype"])
+            self._interpreter.set_tensor(tensor["index"], np.ascontiguousarray(array))
+        outputs = signature.get_output_details()
+        self._outputs = [outputs[f"output_{number}"]["index"] for number in range(len(outputs))]
+
+    def outputs(self) -> list[Any]:
+        self._interpreter.invoke()
+        return [self._interpreter.get_tensor(index) for index in self._outputs]
+
+    def call(self) -> None:
+        self._interpreter.invoke()
+
+
 class Library:
     """A library that TVM made."""
 
@@ -246,6 +271,8 @@ def load(case: Case, arm: str) -> Arm:
         return OnnxRuntime(case)
     if arm == "openvino":
         return OpenVino(case)
+    if arm == "litert":
+        return LiteRt(case)
     return Library(case, case.path / arm / "library.so")
 
 

@@ -48,6 +48,11 @@ from tencost.programs.codegen.index_arithmetic import (
 )
 from tencost.programs.codegen.prefetch import with_prefetches
 from tencost.programs.codegen.products import vectors_of
+from tencost.programs.codegen.rearranging import (
+    move_in_vectors,
+    split_at_divisors,
+    with_simple_indices,
+)
 from tencost.programs.codegen.softmax import softmax_in_vectors
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
@@ -112,10 +117,12 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
         softmax = softmax_in_vectors(function, nests, vectors.lanes, cores)
         if softmax is not None:
             return softmax
-    for step in (_inline, _split):
-        tried(step, schedule)
+    tried(_inline, schedule)
+    schedule = Schedule(IRModule({"main": with_simple_indices(schedule.mod["main"])}))
+    tried(split_at_divisors, schedule)
     tried(_order, schedule, cores)
     schedule = _gathered(_banded(schedule, cores))
+    tried(move_in_vectors, schedule)
     if cores > 1:
         tried(_parallel, schedule, cores)
     return kept_in_order(_divided(schedule.mod["main"]))
@@ -214,34 +221,6 @@ def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
     if calls & CHOICES:
         return reads <= 2 * size
     return reads <= 4 * size or not calls
-
-
-def _split(schedule: Any) -> None:
-    """Split an axis at the number that its indices are divided by: reshapes and transposes leave such indices."""
-    from tvm import tirx
-    from tvm_ffi import structural_walk
-
-    for block in nests_of(schedule):
-        loops = schedule.get_loops(block)
-        stmt = schedule.get(block)
-        if len(loops) != len(stmt.iter_vars) or set(kinds_of(schedule, block)) != {"S"}:
-            continue
-        for loop, iteration in zip(loops, stmt.iter_vars, strict=True):
-            extent = extent_of(schedule, loop)
-            divisors: set[int] = set()
-
-            def divided(
-                node: Any, name: Any = iteration.var, divisors: set[int] = divisors
-            ) -> None:
-                if isinstance(node.b, tirx.IntImm) and moves(node.a, name):
-                    divisors.add(int(node.b.value))
-
-            structural_walk(stmt.body, ((tirx.FloorDiv, tirx.FloorMod), divided))
-            factors = [
-                divisor for divisor in divisors if 1 < divisor < extent and extent % divisor == 0
-            ]
-            if factors:
-                schedule.split(loop, [None, min(factors)])
 
 
 def _order(schedule: Any, cores: int) -> None:
