@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
 from tencost import cli
 from tencost.config import Pool, composition
@@ -84,6 +86,27 @@ def test_every_choice_composes(group: str, choice: str) -> None:
     assert getattr(config, group) is not None
 
 
+def test_files_are_read_as_omegaconf_reads_them() -> None:
+    for path in (ROOT / "conf").rglob("*.yaml"):
+        assert composition.load_yaml(path) == OmegaConf.to_container(OmegaConf.load(path)), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1e-3\nb: 1_000\nc: 2020-01-01\nd: .5\ne: 1:30\nf: on\ng: ~\nh: ${x.y}\ni: ???\n",
+        "# nothing\n",
+    ],
+)
+def test_so_are_numbers_dates_and_references(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "any.yaml"
+    path.write_text(text)
+    assert composition.load_yaml(path) == OmegaConf.to_container(OmegaConf.load(path))
+    path.write_text("a: 1\na: 2\n")
+    with pytest.raises(yaml.YAMLError, match="duplicate key a"):
+        composition.load_yaml(path)
+
+
 @pytest.mark.parametrize(
     "path",
     sorted(composition.choice_files(ROOT / "conf", "model")),
@@ -91,8 +114,6 @@ def test_every_choice_composes(group: str, choice: str) -> None:
 )
 def test_model_files_spell_out_every_field(path: Path) -> None:
     """DVC tracks what is in the file: a default that lives in code only would change a model without a re-run."""
-    import yaml
-
     values = yaml.safe_load(path.read_text())
     values.pop("defaults", None)
     assert set(values) == set(FAMILIES.load(values["family"]).config.__dataclass_fields__)
