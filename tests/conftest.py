@@ -202,6 +202,15 @@ def target() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def unoptimized(target: dict[str, Any]) -> dict[str, Any]:
+    """The same hardware, for which LLVM does not optimize: whole networks compile in an eighth of the time.
+
+    For tests of a network's graph. How programs by rule come through LLVM at its usual level is asked in codegen/.
+    """
+    return {**target, "opt-level": 0}
+
+
+@pytest.fixture(scope="session")
 def matmul() -> Any:
     return make_matmul(64)
 

@@ -23,6 +23,7 @@ from tencost.register.pull import pull
 from tencost.train.data import Data
 from toy_project import make_toy_project, toy_config, train_toy
 
+pytestmark = pytest.mark.usefixtures("undrawn_figures")
 XGB = XgbConfig(family="xgb", reads=["toy"], num_rounds=20, num_models=1, min_child_weight=0.0)
 TURNED = "turned-1c"
 BASES: dict[str, Any] = {"xgb": XGB, "random": RandomConfig(family="random", reads=["toy"])}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tencost import cli
 from tencost.config import Pool, composition
@@ -91,8 +92,6 @@ def test_every_choice_composes(group: str, choice: str) -> None:
 )
 def test_model_files_spell_out_every_field(path: Path) -> None:
     """DVC tracks what is in the file: a default that lives in code only would change a model without a re-run."""
-    import yaml
-
     values = yaml.safe_load(path.read_text())
     values.pop("defaults", None)
     assert set(values) == set(FAMILIES.load(values["family"]).config.__dataclass_fields__)

@@ -43,6 +43,20 @@ def earlier_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_choices_of_one_group_need_no_file_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each write to a store asks for the names of hardware, whatever stands in conf/model."""
+    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    monkeypatch.chdir(tmp_path)
+    every = composition.group_choices()
+    assert {group: composition.choice_names(group) for group in every} == every
+    (tmp_path / "conf" / "model" / "broken.yaml").write_text("[")
+    assert composition.choice_names("hardware") == every["hardware"]
+    with pytest.raises(yaml.YAMLError):
+        composition.choice_names("model")
+
+
 @pytest.mark.parametrize("prefix", ["", "graph_"])
 def test_a_network_command_has_its_own_choices_by_either_word(
     prefix: str, capsys: pytest.CaptureFixture[str]

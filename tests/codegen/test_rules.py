@@ -118,7 +118,7 @@ def test_the_numbers_stay(name: str, cores: int, target: dict[str, Any]) -> None
     by_rule = rules.schedule_rest(mod, target)
     # Before TVM's own schedule: a value that a rule leaves unwritten would be that of its memory, used again.
     found = run(by_rule, arrays, rules.leave(by_rule, target))
-    expected = run(mod, arrays, target)
+    expected = run(mod, arrays, target | {"opt-level": 0})
     assert found.shape == expected.shape
     assert np.allclose(found, expected, rtol=2e-5, atol=2e-5)
 

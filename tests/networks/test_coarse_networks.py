@@ -17,7 +17,7 @@ from sample_networks import block, conv_net, save_onnx
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import TuneError
 from tencost.networks.network import Network, load_network
-from tencost.tune.deploy import OutputAgreement, compare_outputs, compile_network
+from tencost.tune.deploy import compare_outputs, compile_network
 from tencost.tune.hosts import Deployed
 from tencost.tune.library_export import cpp_runner
 
@@ -59,9 +59,8 @@ class Samples(quantization.CalibrationDataReader):  # type: ignore[name-defined]
         return next(self._batches, None)
 
 
-def agreements(network: Network, target: dict[str, Any]) -> dict[str, OutputAgreement]:
-    outputs = Deployed(compile_network(network, target, None), network).outputs()
-    return compare_outputs(network, outputs)
+def outputs_of(network: Network, target: dict[str, Any]) -> list[Any]:
+    return Deployed(compile_network(network, target, None), network).outputs()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def agreements(network: Network, target: dict[str, Any]) -> dict[str, OutputAgre
     ],
 )  # fmt: skip
 def test_a_quantized_network(
-    name: str, form: str, per_channel: bool, files: Path, tmp_path: Path, target: dict[str, Any],
+    name: str, form: str, per_channel: bool, files: Path, tmp_path: Path, unoptimized: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """It is what ONNX Runtime computes; only with all of its optimizations that is off by two quanta."""
@@ -98,7 +97,8 @@ def test_a_quantized_network(
     config = NetworkConfig(name=name, source="onnx", path=path.name, inputs=INPUTS[name])
     network = load_network(config, tmp_path)
     assert network.tolerance == 2**-5
-    for output, agreement in agreements(network, target).items():
+    outputs = outputs_of(network, unoptimized)
+    for output, agreement in compare_outputs(network, outputs).items():
         assert agreement.accepted, output
         assert agreement.max_rel < 1e-4, "a quantum would be 100 times as much"
 
@@ -191,9 +191,10 @@ def test_a_network_of_half_precision(
             cpp_runner("half", [*half.inputs.values()])
     assert (single.tolerance, half.tolerance) == (1e-4, HALVES[kind][1])
     assert half.expected[0].dtype == half.inputs["x"].dtype == HALVES[kind][0]
-    agreement = agreements(half, target)["y"]
-    assert agreement.accepted
+    outputs = outputs_of(half, target)
+    assert compare_outputs(half, outputs)["y"].accepted
     # The same network in float32 says that both are right, not only equal.
-    outputs = Deployed(compile_network(half, target, None), half).outputs()[0]
     exact = single.expected[0]
-    assert np.abs(outputs.astype(np.float64) - exact).max() < HALVES[kind][1] * np.abs(exact).max()
+    assert (
+        np.abs(outputs[0].astype(np.float64) - exact).max() < HALVES[kind][1] * np.abs(exact).max()
+    )

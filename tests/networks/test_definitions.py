@@ -131,12 +131,11 @@ def test_every_layer_is_of_order_one(definition: Definition) -> None:
 @pytest.mark.tvm
 @each(*(name if name in CAUSAL else pytest.param(name, marks=pytest.mark.slow) for name in NAMES))
 def test_it_compiles_and_agrees_with_pytorch(
-    definition: Definition, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    definition: Definition, unoptimized: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LLVM does not optimize: at its usual level it takes eight times as long, for the same functions."""
     monkeypatch.setattr(transformers, "torch_network", lambda *_, **__: definition.module)
     network = load_network(definition.config)
-    compiled = compile_network(network, {**target, "opt-level": 0}, None)
+    compiled = compile_network(network, unoptimized, None)
     outputs = Deployed(compiled, network).outputs()
     assert not meaningless(network)
     for name, agreement in compare_outputs(network, outputs).items():

@@ -328,11 +328,12 @@ KINDS = [
 
 @pytest.mark.parametrize(("name", "choice"), KINDS)
 def test_it_computes_what_pytorch_does(
-    name: str, choice: GraphChoice, target: dict[str, Any]
+    name: str, choice: GraphChoice, unoptimized: dict[str, Any]
 ) -> None:
     network = load_network(replace(small(name), graph=choice))
     assert not meaningless(network)
-    outputs = Deployed(compile_network(network, target, None, by_rule=True), network).outputs()
+    compiled = compile_network(network, unoptimized, None, by_rule=True)
+    outputs = Deployed(compiled, network).outputs()
     for found, expected in zip(outputs, network.expected, strict=True):
         assert output_agreement(found, expected).accepted
 

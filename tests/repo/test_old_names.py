@@ -66,8 +66,8 @@ from tencost import old_names
     ],
 )
 def test_an_old_import_works_and_warns_once(line: str, old: str, new: str) -> None:
-    if "cg" in line:
-        pytest.importorskip("torch_geometric")
+    if "cg" in line and importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed")
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     warned = [text for text in done.stderr.splitlines() if "DeprecationWarning" in text]

@@ -22,6 +22,8 @@ from tencost.train import programs as stage
 from tencost.train.data import Data
 from tencost.train.programs import run
 
+pytestmark = pytest.mark.usefixtures("undrawn_figures")  # test_curves.py draws them
+
 
 @pytest.fixture
 def xgb_config(toy_config: Config) -> Config:

@@ -57,9 +57,9 @@ class Text(click.ParamType):  # type: ignore[type-arg]
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         del ctx, param
-        from tencost.config.composition import group_choices
+        from tencost.config.composition import choice_names
 
-        choices = group_choices()[self._group] if self._group else []
+        choices = choice_names(self._group) if self._group else []
         return [CompletionItem(choice) for choice in choices if choice.startswith(incomplete)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -60,9 +61,15 @@ def plain_name(field: str, name: object) -> None:
         )
 
 
+@cache
+def _structured(schema: type[Any]) -> Any:
+    """Return a schema as OmegaConf has it, which merging copies."""
+    return OmegaConf.structured(schema)
+
+
 def instantiate(schema: type[Any], values: dict[str, Any], prefix: str) -> Any:
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), values)
+        merged = OmegaConf.merge(_structured(schema), values)  # type: ignore[arg-type]  # a class is hashable
         return OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(_explain(error, schema, prefix)) from error

@@ -60,15 +60,22 @@ def config_folder() -> tuple[Path, Path]:
     return root, root / "conf"
 
 
+def choice_names(group: str) -> list[str]:
+    """Return the choices of one configuration group, the default one first."""
+    _, conf = config_folder()
+    return _names(conf, group, _default_choices(conf / "config.yaml"))
+
+
 def group_choices() -> dict[str, list[str]]:
     """Return the choices of each configuration group, the default one first."""
     _, conf = config_folder()
     defaults = _default_choices(conf / "config.yaml")
-    choices = {}
-    for group in GROUPS:
-        names = sorted(path.stem for path in choice_files(conf, group))
-        choices[group] = sorted(names, key=lambda name: (name != defaults.get(group), name))
-    return choices
+    return {group: _names(conf, group, defaults) for group in GROUPS}
+
+
+def _names(conf: Path, group: str, defaults: dict[str, str]) -> list[str]:
+    names = sorted(path.stem for path in choice_files(conf, group))
+    return sorted(names, key=lambda name: (name != defaults.get(group), name))
 
 
 def choice_files(conf: Path, group: str) -> list[Path]:
@@ -82,13 +89,11 @@ def choice_files(conf: Path, group: str) -> list[Path]:
 
 def _subject(path: Path) -> str:
     """Return the field of SHARED that a file's settings are of; "" if it is none of them."""
-    from omegaconf import OmegaConf
-
     from tencost.config.graphs import GraphSplitPolicy
     from tencost.config.parts import GRAPH_FAMILIES
     from tencost.config.profiles import CounterKind
 
-    values: Any = OmegaConf.load(path)
+    values = load_yaml(path)
     if values.get("family") in GRAPH_FAMILIES.names():
         return "graph_model"
     if values.get("policy") in GraphSplitPolicy.__members__:
@@ -273,11 +278,12 @@ def _values(composed: DictConfig, choices: Any) -> DictConfig:
     """Return what was composed without what is Hydra's, and with the names of choices that folders are named after."""
     from omegaconf import OmegaConf, open_dict
 
-    values = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
-    assert isinstance(values, DictConfig)
+    plain = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(plain, dict)
+    values = OmegaConf.create(
+        {key: value for key, value in plain.items() if key not in ("hydra", "experiment")}
+    )
     with open_dict(values):
-        values.pop("hydra", None)
-        values.pop("experiment", None)
         values["split_name"] = choices["split"]
         values["model_name"] = choices["model"]
         for group in ("graph_split", "graph_model"):

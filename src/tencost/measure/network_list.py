@@ -8,7 +8,7 @@ from typing import Any
 
 from tencost.config import NetworkConfig
 from tencost.config.checking import instantiate
-from tencost.config.composition import choice_values, group_choices
+from tencost.config.composition import choice_names, choice_values
 from tencost.errors import ConfigError
 
 
@@ -44,7 +44,7 @@ def _definition(fields: dict[str, Any], number: int) -> NetworkConfig:
     settings = choice_values("network", choice)
     if not settings:
         raise ConfigError(
-            f"measure.networks[{number}].network must be one of {', '.join(group_choices()['network'])}; "
+            f"measure.networks[{number}].network must be one of {', '.join(choice_names('network'))}; "
             f"found {choice!r}"
         )
     tree = OmegaConf.create({"network": settings})

@@ -26,7 +26,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tencost.config.composition import group_choices
+from tencost.config.composition import choice_names
 from tencost.records.gate import GROUP, GroupKey, StoredTimes, judged
 from tencost.store.layout import latency
 from tencost.store.record_store import Added, RecordStore
@@ -186,6 +186,6 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
 
 def _is_described(hardware: str) -> bool:
     """Say whether conf/hardware describes a name, with any number of cores; `local` is another machine on each host."""
-    described = set(group_choices()["hardware"]) - {"local"}
+    described = set(choice_names("hardware")) - {"local"}
     stem = re.sub(r"-\d+c$", "", hardware)
     return not described.isdisjoint({hardware, stem, f"{stem}-1c"})

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tencost.config import HardwareConfig
 from tencost.config.checking import instantiate
-from tencost.config.composition import choice_values, group_choices
+from tencost.config.composition import choice_names, choice_values
 from tencost.store.layout import known_generator, latency
 from tencost.store.schema import SCHEMA
 
@@ -69,7 +69,7 @@ def devices(names: Iterable[str]) -> dict[str, HardwareConfig]:
     Raises:
         ConfigError: a description is not one.
     """
-    described = set(names) & set(group_choices()["hardware"])
+    described = set(names) & set(choice_names("hardware"))
     return {
         name: instantiate(HardwareConfig, choice_values("hardware", name), "hardware")
         for name in sorted(described)

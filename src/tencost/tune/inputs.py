@@ -26,7 +26,6 @@ from tencost.register.pull import (
     objection,
 )
 from tencost.tune.batches import SCRATCH
-from tencost.tune.cost_model import load_cost_model, scratch_cost_model
 from tencost.tune.deploy import (
     check_shapes,
     compile_untuned,
@@ -203,6 +202,8 @@ def choose_model(cfg: Config, root: Path, console: Console) -> NamedCostModel:
         BundleError: it does not fit.
         FeatureError: cfg.model_uri is given and cannot read MetaSchedule's candidates.
     """
+    from tencost.tune.cost_model import load_cost_model, scratch_cost_model
+
     hardware = cfg.hardware
     if cfg.model_uri == SCRATCH:
         return NamedCostModel(scratch_cost_model(spec_for(cfg.features)), SCRATCH)
@@ -259,6 +260,8 @@ def _champion_of_host(
         root: the project.
         console: gets a line that says which and why.
     """
+    from tencost.tune.cost_model import load_cost_model
+
     hardware = cfg.hardware
     is_host = hardware.target.get("kind") == "llvm" and hardware.runner is not RunnerKind.rpc
     if alias != CHAMPION or not is_host:

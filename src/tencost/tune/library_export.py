@@ -294,8 +294,11 @@ def cpp_runner(name: str, inputs: Sequence[Array]) -> str:
 
 _PYTHON = '''\
 """Runs @name@.so: python @name@.py [inputs.npz [outputs.npz]]; arrays input_0, input_1, ... as @name@.json says."""
-import pathlib, sys, numpy, tvm
+import pathlib, sys
+sys.modules.setdefault("torch", None)  # TVM would import PyTorch, if there is one: two thirds of the start
+import numpy, tvm
 from tvm import relax
+if sys.modules["torch"] is None: del sys.modules["torch"]
 here = pathlib.Path(__file__).resolve().with_suffix("")
 arrays = numpy.load(sys.argv[1] if sys.argv[1:] else f"{here}.npz")
 machine = relax.VirtualMachine(tvm.runtime.load_module(f"{here}.so"), tvm.cpu())
@@ -310,7 +313,7 @@ for number, output in enumerate(outputs):
 
 _CPP = """\
 /*
-P=$(python -c 'import tvm; print(tvm.__path__[0])')
+P=$(python -c 'from importlib.util import find_spec as f; print(f("tvm").submodule_search_locations[0])')
 g++ -std=c++17 -O2 @stem@.cc -o @stem@ -I$P/include -I${P}_ffi/include -L$P/lib -L${P}_ffi/lib \\
     -ltvm_runtime -ltvm_ffi -Wl,-rpath,$P/lib:${P}_ffi/lib
 python -c "import numpy; [a.tofile(f'{n}.bin') for n, a in numpy.load('@stem@.npz').items()]"

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tencost.programs.codegen.blocks import extent_of, tried
+from tencost.programs.codegen.blocks import extent_of, remember_annotations, tried
 from tencost.programs.codegen.overlap import Axis, widened
 from tencost.programs.codegen.products import (
     Product,
@@ -85,6 +85,7 @@ def designs(mod: Any, target: Any) -> list[Design]:
     vectors = vectors_of(target)
     if vectors is None:
         return []
+    remember_annotations()
     product = product_of(Schedule(mod, debug_mask=0), vectors)
     product = product and padded(mod, product, vectors)
     if product is None:

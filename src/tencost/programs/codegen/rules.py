@@ -36,6 +36,7 @@ from tencost.programs.codegen.blocks import (
     kinds_of,
     moves,
     nests_of,
+    remember_annotations,
     size_of,
     tried,
 )
@@ -105,6 +106,7 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     from tvm import IRModule
     from tvm.s_tir import Schedule
 
+    remember_annotations()
     cores = int(target.get("num-cores", 1))
     vectors = vectors_of(target)
     schedule = Schedule(IRModule({"main": function}))
