@@ -260,7 +260,7 @@ def computed(model: Any, inputs: dict[str, Any], expected: list[Any]) -> list[An
     imported = Imported(mod, params, inputs, expected, outputs, compared=outputs[0])
     register_cpu_intrinsics()
     target = detect_host().target
-    network = lowered(config, imported)
+    network = lowered(config, imported, is_deployed=True)
     built = compiled([NetworkPart(config, network, [], Path("none"), None)], target)
     return Deployed(built, network).outputs()
 

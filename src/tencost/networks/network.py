@@ -151,7 +151,11 @@ _ONE_CORE: Mapping[str, Any] = {"kind": "llvm"}
 
 
 def load_network(
-    config: NetworkConfig, root: Path | None = None, *, target: Mapping[str, Any] = _ONE_CORE
+    config: NetworkConfig,
+    root: Path | None = None,
+    *,
+    target: Mapping[str, Any] = _ONE_CORE,
+    is_deployed: bool = False,
 ) -> Network:
     """Import a network from its source and fuse its operators; network.path is relative to `root`.
 
@@ -159,17 +163,22 @@ def load_network(
         config: the network.
         root: the project's root.
         target: of the hardware that it is for, at whose kind and cores network.graph=auto looks.
+        is_deployed: it is compiled for use, and its convolutions may be Winograd's; else its operators are measured.
 
     Raises:
         ConfigError: the definition, its file or its inputs are wrong.
         MeasureError: an operator that TVM lacks, or a network that cannot be exported, imported or run.
         MissingDependencyError: a package that reads this source is not installed.
     """
-    return lowered(config, read_network(config, root), target=target)
+    return lowered(config, read_network(config, root), target=target, is_deployed=is_deployed)
 
 
 def lowered(
-    config: NetworkConfig, imported: Imported, *, target: Mapping[str, Any] = _ONE_CORE
+    config: NetworkConfig,
+    imported: Imported,
+    *,
+    target: Mapping[str, Any] = _ONE_CORE,
+    is_deployed: bool = False,
 ) -> Network:
     """Return an imported network with its operators written as network.graph says, lowered and fused.
 
@@ -177,6 +186,7 @@ def lowered(
         config: the network.
         imported: what its source read.
         target: see :func:`load_network`.
+        is_deployed: see :func:`load_network`.
 
     Raises:
         ConfigError: network.output is none of its outputs, or network.graph is for a network that is not fused yet.
@@ -201,7 +211,7 @@ def lowered(
         if imported.fused:
             mod, params = compilable(imported.mod), imported.params
         else:
-            mod, params, refused = _written(imported, config.graph, target)
+            mod, params, refused = _written(imported, config.graph, target, is_deployed)
             notes += refused
     except Exception as error:
         raise MeasureError(
@@ -222,7 +232,7 @@ def lowered(
 
 
 def _written(
-    imported: Imported, choice: GraphChoice, target: Mapping[str, Any]
+    imported: Imported, choice: GraphChoice, target: Mapping[str, Any], is_deployed: bool
 ) -> tuple[Any, list[Any], tuple[str, ...]]:
     """Return module and weights, written in the first way that TVM lowers, and why it does not lower those before."""
     kind, cores = str(target["kind"]), int(target.get("num-cores", 1))
@@ -231,9 +241,11 @@ def _written(
     for written in (*others, last):
         try:
             mod, params = written_as(imported.mod, imported.params, written)
+            inputs = len(imported.inputs)
             if choice is GraphChoice.auto and kind == "llvm":
-                inputs = len(imported.inputs)
-                mod = with_winograd(sample_by_sample(mod, inputs, cores), inputs, target)
+                mod = sample_by_sample(mod, inputs, cores)
+            if is_deployed and written is GraphChoice.channels_last:
+                mod = with_winograd(mod, inputs, target)
                 mod, params = with_weights_computed(mod, params)
             return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:

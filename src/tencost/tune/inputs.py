@@ -162,7 +162,7 @@ def import_network(
     """
     with native_messages_to(messages):
         register_cpu_intrinsics()
-        network = load_network(cfg.network, root, target=hardware.target)
+        network = load_network(cfg.network, root, target=hardware.target, is_deployed=True)
         tasks = network.tasks(hardware.target)
     check_shapes(network, tasks)
     for message in (*network.notes, layout_note(cfg.network.graph, tasks, hardware.target)):
