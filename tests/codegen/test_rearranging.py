@@ -64,6 +64,7 @@ CHAINS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], set[int]]] = 
         ),
         {16},
     ),
+    "one number": ([(), ()], op.multiply, set()),
     "together with others": (
         [(60, 64), (60, 64)],
         lambda x, y: op.permute_dims(op.concat([x, y], axis=1)),

@@ -85,6 +85,43 @@ def test_the_numbers_are_those_of_the_direct_form(
     assert np.abs(output.numpy() - expected).max() <= ERRORS[size] * np.abs(expected).max()
 
 
+SEQUENCES = {
+    "steps over": (2, 61, 16, 32, 1, 1),
+    "no padding": (1, 66, 32, 16, 0, 1),
+    "dilated": (1, 50, 24, 16, 8, 8),
+    "dilated by more than its tiles": (1, 20, 16, 16, 16, 16),
+}
+"""Sequences, steps, channels, filters, padding, dilation."""
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("size", winograd.SIZES)
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_so_are_those_of_sequences(
+    name: str, size: int, cores: int, target: dict[str, Any]
+) -> None:
+    count, steps, channels, filters, padding, dilation = SEQUENCES[name]
+    length = steps + 2 * padding - 2 * dilation
+    convolution = Convolution(count, length, 1, padding, 0, channels, filters, steps, 1, dilation)
+    function = winograd.convolve(convolution, size).with_attr("global_symbol", "main")
+    by_rule = rules.scheduled(function, target | {"num-cores": cores})
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((count, steps, channels)).astype(np.float32)
+    taps = rng.standard_normal((3, channels, filters)).astype(np.float32)
+    transformed = np.einsum("ea,ack->eck", winograd.matrices(size)[1], taps)[:, None]
+    built = tvm.compile(tvm.IRModule({"main": by_rule}), target=tvm.target.Target(target))
+    output = tvm.runtime.empty((count, length, filters), "float32")
+    built["main"](
+        tvm.runtime.tensor(data), tvm.runtime.tensor(transformed.astype(np.float32)), output
+    )
+    padded = np.pad(data, ((0, 0), (padding,) * 2, (0, 0))).astype(np.float64)
+    expected = sum(
+        padded[:, place * dilation : place * dilation + length] @ taps[place].astype(np.float64)
+        for place in range(3)
+    )
+    assert np.abs(output.numpy() - expected).max() <= ERRORS[size] * np.abs(expected).max()
+
+
 EPILOGUES: dict[str, Callable[[Any, Any], Any]] = {
     "alone": lambda x, image: x,
     "bias and ReLU": lambda x, image: op.nn.relu(op.add(x, relax.const(np.float32(0.25)))),

@@ -53,6 +53,25 @@ def loaded(
     return load_network(config, folder, target=target, **settings), path
 
 
+@pytest.mark.parametrize("dilation", [1, 4])
+def test_a_sequence(dilation: int, target: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv1d(32, 48, 3, padding=dilation, dilation=dilation),
+        nn.ReLU(),
+        nn.Conv1d(48, 32, 3, padding=dilation, dilation=dilation),
+    ]
+    module, sound = nn.Sequential(*layers).eval(), torch.randn(1, 32, 203)
+    path = tmp_path / "sound.onnx"
+    onnx.save(module_to_onnx("sound", module, (sound,)), path)
+    config = NetworkConfig(name="sound", source="onnx", path=str(path), graph=GraphChoice.auto)
+    network = load_network(config, tmp_path, target=target, is_deployed=True)
+    assert winograds(network) == 2
+    built = compile_network(network, target, None, by_rule=True)
+    (found,), (expected,) = Deployed(built, network).outputs(), network.expected
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
 def winograds(network: Network) -> int:
     return sum(map(is_winograd, network.mod.functions.values()))
 

@@ -1,4 +1,4 @@
-"""Convolutions of 3 by 3 taps whose weights are known, written as Winograd's where that takes less time.
+"""Convolutions of 3 by 3 taps (3 of a sequence) whose weights are known, as Winograd's where that takes less time.
 
 See :mod:`tencost.programs.codegen.winograd`: the taps are transformed here, once.
 """
@@ -11,9 +11,15 @@ from tencost.networks.sample_rules import static_shape
 from tencost.programs.codegen.products import vectors_of
 from tencost.programs.codegen.winograd import TAPS, Convolution, best_size, convolve, matrices
 
+_LAYOUTS = {
+    "relax.nn.conv1d": ("NWC", "WIO", "NWC"),
+    "relax.nn.conv2d": ("NHWC", "HWIO", "NHWC"),
+}
+"""Operator -> layouts of its data, weights and output."""
+
 
 def with_winograd(mod: Any, inputs: int, target: Any) -> Any:
-    """Return a network whose convolutions of 3 by 3 taps multiply less; the same one if that is worth it nowhere.
+    """Return a network whose convolutions of 3 by 3 taps, or of 3, multiply less where that is worth it.
 
     Args:
         mod: Relax module, channels last, its operators not lowered yet; ``main`` takes the inputs, then the weights.
@@ -55,28 +61,43 @@ def with_winograd(mod: Any, inputs: int, target: Any) -> Any:
 
 
 def _convolution(call: Any) -> Convolution | None:
-    """Return what a call convolves; None if it is no convolution of 3 by 3 taps, stride 1, float32, channels last."""
-    if getattr(call.op, "name", "") != "relax.nn.conv2d":
+    """Return what a call convolves; None if it is none that :class:`Convolution` describes, or not in float32."""
+    name = getattr(call.op, "name", "")
+    if name not in _LAYOUTS:
         return None
     attrs, kinds = call.attrs, {str(value.ty.dtype) for value in (call, *call.args)}
     data, taps, output = (static_shape(value) for value in (*call.args, call))
-    layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout
-    steps = [int(step) for step in (*attrs.strides, *attrs.dilation, attrs.groups)]
-    is_plain = steps == [1] * 5 and layouts == ("NHWC", "HWIO", "NHWC") and kinds == {"float32"}
-    if not is_plain or taps[:2] != (TAPS, TAPS) or 0 in output or not data:
+    layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
+    steps = {int(step) for step in (*attrs.strides, attrs.groups)}
+    sides = set(taps[:-2])
+    if layouts != _LAYOUTS[name] or steps != {1} or sides != {TAPS} or kinds != {"float32"}:
         return None
-    above, left, *_ = (int(padding) for padding in attrs.padding)
-    images, height, width, filters = output
-    _, rows, columns, channels = data
-    return Convolution(images, height, width, above, left, channels, filters, rows, columns)
+    dilations, padding = list(map(int, attrs.dilation)), list(map(int, attrs.padding))
+    if 0 in output or not data or (len(dilations) == 2 and dilations != [1, 1]):
+        return None
+    images, height, *width, filters = output
+    _, rows, *columns, channels = data
+    if width:
+        above, left, dilation = padding[0], padding[1], None
+    else:
+        above, left, dilation, width, columns = padding[0], 0, dilations[0], [1], [1]
+    return Convolution(
+        images, height, width[0], above, left, channels, filters, rows, columns[0], dilation
+    )
 
 
 def _transformed(taps: Any, size: int) -> Any:
-    """Return transformed taps [size + 2, size + 2, channels, filters] of taps [3, 3, channels, filters]."""
+    """Return transformed taps [size + 2, size + 2, channels, filters] of taps [3, 3, ...]; of [3, ...] one column."""
     from tvm import relax
 
     op = relax.op
     matrix = matrices(size)[1].astype("float32")
+    *sides, channels, filters = static_shape(taps)
+    if len(sides) == 1:
+        inner = op.reshape(taps, (TAPS, channels * filters))
+        return op.reshape(
+            op.matmul(relax.const(matrix), inner), (size + TAPS - 1, 1, channels, filters)
+        )
     left, right = relax.const(matrix), relax.const(matrix.T.copy())
     inner = op.permute_dims(taps, [2, 3, 0, 1])
     return op.permute_dims(op.matmul(op.matmul(left, inner), right), [2, 3, 0, 1])

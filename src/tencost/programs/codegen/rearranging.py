@@ -125,6 +125,8 @@ def move_in_vectors(schedule: Any) -> None:
     if called(schedule.get(block).body) & CHOICES:
         return  # paddings and concatenations: no vector of theirs is read as one
     loops = schedule.get_loops(block)
+    if not loops:  # one number
+        return
     extents = [extent_of(schedule, loop) for loop in loops]
     written, *reads = _strides(schedule, block)
     if math.prod(extents) >= LEAST_NUMBERS:
