@@ -41,16 +41,21 @@ class Blocks(nn.Module):
 
 
 def loaded(
-    folder: Path, target: dict[str, Any], batch: int = 1, **settings: Any
-) -> tuple[Network, Path]:
+    folder: Path,
+    target: dict[str, Any],
+    batch: int = 1,
+    is_deployed: bool = False,
+    graph: GraphChoice = GraphChoice.auto,
+    winograd: bool = True,
+) -> Network:
     torch.manual_seed(0)
     module, image = Blocks().eval(), torch.randn(batch, 3, 26, 30)
     path = folder / "blocks.onnx"
     onnx.save(module_to_onnx("blocks", module, (image,)), path)
     config = NetworkConfig(
-        name="blocks", source="onnx", path=str(path), graph=settings.pop("graph", GraphChoice.auto)
+        name="blocks", source="onnx", path=str(path), graph=graph, winograd=winograd
     )
-    return load_network(config, folder, target=target, **settings), path
+    return load_network(config, folder, target=target, is_deployed=is_deployed)
 
 
 @pytest.mark.parametrize("dilation", [1, 4])
@@ -81,7 +86,7 @@ def test_it_computes_what_onnx_runtime_does(
     batch: int, cores: int, target: dict[str, Any], tmp_path: Path
 ) -> None:
     target = target | {"num-cores": cores}
-    network, _ = loaded(tmp_path, target, batch, is_deployed=True)
+    network = loaded(tmp_path, target, batch, is_deployed=True)
     assert winograds(network) == 2
     built = compile_network(network, target, None, by_rule=True)
     (found,), (expected,) = Deployed(built, network, cores).outputs(), network.expected
@@ -89,8 +94,8 @@ def test_it_computes_what_onnx_runtime_does(
 
 
 def test_what_is_measured_are_its_operators(target: dict[str, Any], tmp_path: Path) -> None:
-    measured, _ = loaded(tmp_path, target)
-    deployed, _ = loaded(tmp_path, target, is_deployed=True)
+    measured = loaded(tmp_path, target)
+    deployed = loaded(tmp_path, target, is_deployed=True)
     assert winograds(measured) == 0
     tasks = {task.name for task in measured.tasks(target)}
     left = {task.name for task in deployed.tasks(target)}
@@ -99,14 +104,18 @@ def test_what_is_measured_are_its_operators(target: dict[str, Any], tmp_path: Pa
 
 
 def test_only_the_transformed_taps_are_kept(target: dict[str, Any], tmp_path: Path) -> None:
-    network, _ = loaded(tmp_path, target, is_deployed=True)
+    network = loaded(tmp_path, target, is_deployed=True)
     shapes = [tuple(tensor.shape) for tensor in network.params]
     assert shapes.count((6, 6, 32, 32)) == 2
     assert (3, 3, 32, 32) not in shapes
 
 
-def test_a_graph_that_is_folded_or_as_it_came_has_none(
-    target: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize(
+    "settings",
+    [{"graph": GraphChoice.folded}, {"graph": GraphChoice.as_is}, {"winograd": False}],
+    ids=["folded", "as it came", "not wanted"],
+)
+def test_other_graphs_have_none(
+    settings: dict[str, Any], target: dict[str, Any], tmp_path: Path
 ) -> None:
-    for graph in (GraphChoice.folded, GraphChoice.as_is):
-        assert winograds(loaded(tmp_path, target, graph=graph, is_deployed=True)[0]) == 0
+    assert winograds(loaded(tmp_path, target, is_deployed=True, **settings)) == 0

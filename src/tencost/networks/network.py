@@ -211,7 +211,8 @@ def lowered(
         if imported.fused:
             mod, params = compilable(imported.mod), imported.params
         else:
-            mod, params, refused = _written(imported, config.graph, target, is_deployed)
+            less = is_deployed and config.winograd
+            mod, params, refused = _written(imported, config.graph, target, less)
             notes += refused
     except Exception as error:
         raise MeasureError(
@@ -232,7 +233,7 @@ def lowered(
 
 
 def _written(
-    imported: Imported, choice: GraphChoice, target: Mapping[str, Any], is_deployed: bool
+    imported: Imported, choice: GraphChoice, target: Mapping[str, Any], winograd: bool
 ) -> tuple[Any, list[Any], tuple[str, ...]]:
     """Return module and weights, written in the first way that TVM lowers, and why it does not lower those before."""
     kind, cores = str(target["kind"]), int(target.get("num-cores", 1))
@@ -244,7 +245,7 @@ def _written(
             inputs = len(imported.inputs)
             if choice is GraphChoice.auto and kind == "llvm":
                 mod = sample_by_sample(mod, inputs, cores)
-            if is_deployed and written is GraphChoice.channels_last:
+            if winograd and written is GraphChoice.channels_last:
                 mod = with_winograd(mod, inputs, target)
                 mod, params = with_weights_computed(mod, params)
             return compilable(fuse(mod)), params, tuple(notes)

@@ -174,7 +174,8 @@ def defined_variants(base: NetworkConfig, count: int, sizes: Sequence[int]) -> l
 def _plain(network: NetworkConfig) -> dict[str, Any]:
     """Return a definition as plain values, without how TVM's graph of it is written: it is timed as ONNX."""
     values = asdict(network)
-    return {name: value for name, value in values.items() if name not in ("graph", "pack_weights")}
+    written = ("graph", "pack_weights", "winograd")
+    return {name: value for name, value in values.items() if name not in written}
 
 
 def scaled_definition(
