@@ -242,11 +242,10 @@ def _written(
     for written in (*others, last):
         try:
             mod, params = written_as(imported.mod, imported.params, written)
-            inputs = len(imported.inputs)
             if choice is GraphChoice.auto and kind == "llvm":
-                mod = sample_by_sample(mod, inputs, cores)
+                mod = sample_by_sample(mod, len(imported.inputs), cores)
             if winograd and written is GraphChoice.channels_last:
-                mod = with_winograd(mod, inputs, target)
+                mod = with_winograd(mod, params, target)
                 mod, params = with_weights_computed(mod, params)
             return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:

@@ -5,8 +5,12 @@ See :mod:`tencost.programs.codegen.winograd`: the taps are transformed here, onc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from tencost.networks.inputs import Array
 from tencost.networks.sample_rules import static_shape
 from tencost.programs.codegen.products import vectors_of
 from tencost.programs.codegen.winograd import TAPS, Convolution, best_size, convolve, matrices
@@ -16,14 +20,15 @@ _LAYOUTS = {
     "relax.nn.conv2d": ("NHWC", "HWIO", "NHWC"),
 }
 """Operator -> layouts of its data, weights and output."""
+_RANKS = {len(weights) for _, weights, _ in _LAYOUTS.values()}
 
 
-def with_winograd(mod: Any, inputs: int, target: Any) -> Any:
+def with_winograd(mod: Any, params: Sequence[Any], target: Any) -> Any:
     """Return a network whose convolutions of 3 by 3 taps, or of 3, multiply less where that is worth it.
 
     Args:
         mod: Relax module, channels last, its operators not lowered yet; ``main`` takes the inputs, then the weights.
-        inputs: how many parameters of ``main`` are inputs.
+        params: the weights, TVM tensors. Whole numbers are left: their sums, of a quantized network's data, are exact.
         target: that it is compiled for; for one that is no CPU nothing changes.
     """
     from tvm import relax
@@ -34,7 +39,12 @@ def with_winograd(mod: Any, inputs: int, target: Any) -> Any:
     if vectors is None:
         return mod
     cores = int(Target(target).attrs.get("num-cores", 1))
-    weights = set(mod["main"].params[inputs:])
+    names = mod["main"].params[len(mod["main"].params) - len(params) :]
+    weights = {
+        name
+        for name, tensor in zip(names, params, strict=True)
+        if len(tensor.shape) in _RANKS and not _is_whole(tensor.numpy())
+    }
 
     def size_of(call: Any) -> tuple[Convolution, int] | None:
         convolution = _convolution(call)
@@ -58,6 +68,10 @@ def with_winograd(mod: Any, inputs: int, target: Any) -> Any:
     rewriting = Rewrite(mod)
     rewriting.builder_.update_func(mod.get_global_var("main"), rewriting.visit_expr(mod["main"]))
     return relax.transform.Normalize()(rewriting.builder_.get())
+
+
+def _is_whole(array: Array) -> bool:
+    return bool(np.array_equal(array, np.rint(array)))
 
 
 def _convolution(call: Any) -> Convolution | None:
