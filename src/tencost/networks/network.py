@@ -8,11 +8,13 @@ depends on weights only and leaves the tasks' functions as they are, but for a m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.errors import ConfigError, MeasureError
@@ -30,6 +32,8 @@ from tencost.networks.source import Imported, first_sentence, read_network
 from tencost.networks.winograd import with_winograd
 from tencost.programs.codegen.winograd import is_winograd
 
+ROUNDINGS = 3
+"""Draws of otherwise rounded inputs."""
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
 
 
@@ -68,6 +72,7 @@ class Network:
         computed_by: what computed `expected`, for example PyTorch.
         notes: sentences that a user should read: what was settled without her.
         entry: name of its function in a compiled library.
+        again: see :class:`~tencost.networks.source.Imported`.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Network:
     computed_by: str = "PyTorch"
     notes: tuple[str, ...] = ()
     entry: str = "main"
+    again: Callable[[dict[str, Array]], list[Array]] | None = None
 
     @property
     def compared(self) -> dict[str, int]:
@@ -92,6 +98,33 @@ class Network:
     def tolerance(self) -> float:
         """Largest difference from `expected` that is accepted, relative to an output's largest value."""
         return tolerance_of(self.mod)
+
+    @cached_property
+    def sensitivity(self) -> dict[str, float]:
+        """How much rounding alone changes an output, relative to its largest value; empty where that is not known.
+
+        Numbers of the inputs are one unit in the last place larger or smaller, as chance has it.
+        """
+        if self.again is None:
+            return {}
+        changes = dict.fromkeys(self.compared, 0.0)
+        for seed in range(ROUNDINGS):
+            rng = np.random.default_rng(seed)
+            ways = np.array([-np.inf, np.inf], np.float32)
+            rounded = {
+                name: np.nextafter(array, rng.choice(ways, array.shape))
+                if array.dtype == np.float32
+                else array
+                for name, array in self.inputs.items()
+            }
+            outputs = self.again(rounded)
+            for name, place in self.compared.items():
+                found, expected = outputs[place], self.expected[place]
+                if found.shape == expected.shape and found.dtype.kind == "f" and found.size:
+                    scale = float(np.max(np.abs(expected)))
+                    change = float(np.max(np.abs(found - expected))) / scale if scale else 0.0
+                    changes[name] = max(changes[name], change)
+        return changes
 
     def tasks(self, target: dict[str, Any], min_mflop: float = 0.0) -> list[NetworkTask]:
         """Return the workloads with at least so many MFLOP a call, the costliest first."""
@@ -229,6 +262,7 @@ def lowered(
         config.pack_weights,
         imported.computed_by,
         notes,
+        again=imported.again,
     )
 
 

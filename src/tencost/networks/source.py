@@ -31,6 +31,7 @@ class Imported:
         fused: whether the module's operators are lowered and fused already.
         computed_by: what computed `expected`.
         notes: sentences that a user should read: what was settled without her.
+        again: computes what `computed_by` does of other inputs; None of a source that keeps no runtime.
     """
 
     mod: Any
@@ -42,6 +43,7 @@ class Imported:
     fused: bool = False
     computed_by: str = "PyTorch"
     notes: tuple[str, ...] = ()
+    again: Callable[[dict[str, Array]], list[Array]] | None = None
 
 
 @dataclass(frozen=True)

@@ -386,6 +386,13 @@ def _difference(part: NetworkPart, host: Host, built: Any, console: Console) -> 
                 else "No program of a database is used: it is the schedules by rule; please report the network"
             )
         )
+    for output, each in agreements.items():
+        if each.tolerance > network.tolerance:
+            print_note(
+                console,
+                f"its output {output} differs by {each.max_rel:.1e} of its largest value, and {network.computed_by}'s "
+                f"changes by {network.sensitivity[output]:.1e} when the inputs are rounded otherwise",
+            )
     for output, reason in meaningless(network).items():
         print_note(console, f"its output {output} is {reason}: that it is equal says nothing")
     return agreement.max_rel

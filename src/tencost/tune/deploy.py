@@ -39,6 +39,9 @@ TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """What TVM raises where it refuses something."""
 TOLERANCE = 1e-4
 """Largest difference from an expected output of float32 that is accepted, relative to the output's largest value."""
+ROUNDED, MOST_SENSITIVE = 4, 0.2
+"""Times the change that rounded inputs make, up to which an output may differ: each operator rounds, not the inputs
+alone. And the largest such tolerance: beyond it nothing would be compared."""
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
 _LEAST_SCALE = float(np.finfo(np.float32).tiny / np.finfo(np.float32).eps)
@@ -433,6 +436,9 @@ def output_agreement(
 def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, OutputAgreement]:
     """Compare a network's outputs, by name, the chosen one first.
 
+    An output that differs may do so by rounding: one that changes as much when the inputs are rounded otherwise is
+    accepted, up to MOST_SENSITIVE.
+
     Raises:
         TuneError: other shapes or types; the output is named.
     """
@@ -444,6 +450,10 @@ def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, Out
             )
         except TuneError as error:
             raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
+    for name, agreement in agreements.items():
+        allowed = ROUNDED * network.sensitivity.get(name, 0) if agreement.differs else 0
+        if agreement.tolerance < allowed <= MOST_SENSITIVE:
+            agreements[name] = replace(agreement, tolerance=allowed)
     return agreements
 
 

@@ -74,6 +74,7 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         outputs[0],
         computed_by=computed_by,
         notes=tuple(notes),
+        again=lambda arrays: _run(config, path, arrays)[0],
     )
 
 
