@@ -91,7 +91,15 @@ def test_starting_points_of_as_many_cores_come_first(tmp_path: Path, cpu_intrins
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++, a C++ compiler")
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(
+    "cores",
+    [
+        1,
+        pytest.param(
+            2, marks=pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+        ),
+    ],
+)
 def test_the_runners_have_as_many_threads(cores: int, tmp_path: Path) -> None:
     """Each is looked at while it waits to write its output, after the network ran."""
     network, library = two_layers(), tmp_path / "small.so"
