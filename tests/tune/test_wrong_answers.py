@@ -123,11 +123,11 @@ def test_the_fastest_program_is_wrong_and_never_the_best(
     fastest = min(right, key=lambda n: min(timings[n].run_secs))
     jobs = [
         Job(TracedProgram(workload, programs[n].trace), target, programs[n].args_info)
-        for n in (wrong[0], fastest)
+        for n in (*wrong[:4], fastest)
     ]
     turns = [[min(pool.measure_one(job).run_secs) for job in jobs] for _ in range(10)]
-    unchecked, checked = (min(times) for times in zip(*turns, strict=True))
-    assert unchecked < checked
+    *unchecked, checked = (min(times) for times in zip(*turns, strict=True))
+    assert min(unchecked) < checked
 
     best = outcome.database.query_tuning_record(task.mod, Target(target), "main")
     assert not is_wrong(best.trace)
