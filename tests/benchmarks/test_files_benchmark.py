@@ -44,7 +44,7 @@ def line(table: str, name: str) -> str:
 def test_the_better_peer_is_the_measure(files: ModuleType) -> None:
     table = files.report([result("a", onnxruntime=arm(4), openvino=arm(2), rules=arm(3))])
     assert "A CPU, 2 cores, batch 8 (onnxruntime 1.31.1)" in table
-    assert row(table, "a")[5] == "1.50 [1.50, 1.50]"
+    assert row(table, "a")[6] == "1.50 [1.50, 1.50]"
     assert "worst 1.50, 1 above 1.10, 0 missed" in table
 
 
@@ -53,16 +53,24 @@ def test_a_peer_that_fails_or_is_wrong_is_no_measure(
     files: ModuleType, lost: dict[str, Any]
 ) -> None:
     table = files.report([result("a", onnxruntime=arm(4), openvino=lost, rules=arm(3))])
-    assert row(table, "a")[5] == "0.75 [0.75, 0.75]"
+    assert row(table, "a")[6] == "0.75 [0.75, 0.75]"
     assert "openvino: " in line(table, "a")
+
+
+def test_litert_stands_beside_the_measure(files: ModuleType) -> None:
+    """It is of other files, which its converter makes of the module."""
+    table = files.report([result("a", onnxruntime=arm(4), litert=arm(1), rules=arm(2))])
+    assert row(table, "a")[4] == "1 [1, 1]"
+    assert row(table, "a")[6:8] == ["0.50 [0.50, 0.50]", "2.00"]
+    assert "| 0.50 | 2.00 |" in line(table, "geometric mean")
 
 
 @pytest.mark.parametrize("lost", [{"error": "refused: LSTM"}, arm(1, error=0.5)])
 def test_a_file_that_is_refused_or_wrong_is_missed(files: ModuleType, lost: dict[str, Any]) -> None:
     slow = result("b", onnxruntime=arm(4), rules=arm(2))
     table = files.report([result("a", onnxruntime=arm(4), rules=lost), slow])
-    assert row(table, "a")[5] == ""
-    assert "| geometric mean of 1 of 2 | | | | 0.50 |" in table
+    assert row(table, "a")[6] == ""
+    assert "| geometric mean of 1 of 2 | | | | | 0.50 |" in table
     assert "1 missed" in table
 
 
