@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, tirx
 
 from product_workloads import Body, Shapes, drawn, fused
+from tencost.networks.rewriting import with_free_weights
 from tencost.programs.codegen import rules, vector_math
 from tencost.programs.codegen.attention import with_attention
 
@@ -104,6 +105,30 @@ def test_one_function_computes_it(name: str, target: dict[str, Any], cores: int)
     output = run(rules.schedule_rest(mod, target), tensors, target)
     expected = run(fused(shapes, body), tensors, target)
     assert np.allclose(output, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_queries_that_are_known_are_no_reason_to_compute_it_in_parts() -> None:
+    """As those of DETR's first layer: they could be laid out otherwise, the keys or values are not."""
+    shapes, _ = ATTENTION["heads"]
+    queries, keys, values = drawn(shapes)
+    target = TARGETS["avx2"]
+
+    def known(*given: int) -> Any:
+        tensors = enumerate((queries, keys, values))
+        constants = {place: relax.const(tensor) for place, tensor in tensors if place in given}
+        inputs = [shape for place, shape in enumerate(shapes) if place not in given]
+
+        def body(*variables: Any) -> Any:
+            rest = iter(variables)
+            return attend(*(constants.get(place) or next(rest) for place in range(3)))
+
+        mod = fused(inputs, body)
+        mod["main"] = mod["main"].with_attr("num_input", len(inputs))
+        return with_free_weights(mod)
+
+    assert functions(with_attention(known(0), target)) == ["attention"]
+    assert len(functions(with_attention(known(1), target))) == 3
+    assert len(functions(with_attention(known(2), target))) == 3
 
 
 def test_a_mask_of_infinities_stays_a_mask() -> None:

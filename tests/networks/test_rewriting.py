@@ -81,6 +81,80 @@ def test_batch_norms_are_in_the_weights(mobilenet: Any, choice: GraphChoice) -> 
     assert not {"relax.sqrt", "relax.divide", "relax.multiply"} & set(after)
 
 
+class Rows(torch.nn.Module):
+    """A linear layer whose rows are normalized together, as LeViT's are."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(12, 20, bias=bias)
+        self.norm = drawn(torch.nn.BatchNorm1d(20))
+
+    def forward(self, x: Any) -> Any:
+        sums = self.linear(x)
+        return torch.relu(self.norm(sums.flatten(0, 1)).reshape_as(sums))
+
+
+def drawn(norm: Any) -> Any:
+    torch.nn.init.uniform_(norm.running_var, 0.5, 2.0)
+    torch.nn.init.normal_(norm.running_mean)
+    torch.nn.init.uniform_(norm.weight, 0.5, 2.0)
+    return norm
+
+
+WITH_NORMS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "rows": (lambda: Rows(bias=False), (2, 7, 12)),
+    "rows and a bias": (lambda: Rows(bias=True), (2, 7, 12)),
+    "perceptron": (
+        lambda: torch.nn.Sequential(torch.nn.Linear(12, 20), drawn(torch.nn.BatchNorm1d(20))),
+        (5, 12),
+    ),
+    "convolution and a bias": (
+        lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), drawn(torch.nn.BatchNorm2d(8))),
+        (2, 3, 9, 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NORMS)
+def test_batch_norms_of_products_are_in_the_weights(name: str, target: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    make, shape = WITH_NORMS[name]
+    network, x = make().eval(), torch.randn(shape)
+    with torch.no_grad():
+        expected = network(x).numpy()
+    module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
+    mod, params = module_to_relax("normed", module.eval(), (x,))
+    assert operators(mod)["relax.nn.batch_norm"] == 1
+    mod, params = written_as(mod, params, GraphChoice.folded)
+    found = operators(mod)
+    assert found["relax.nn.batch_norm"] == found["relax.divide"] == 0
+    assert found["relax.add"] == 1
+    built = tvm.compile(fuse(mod), target=Target(target))
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_a_batch_norm_of_other_numbers_stays(axis: int) -> None:
+    """The product has other users, or what is normalized together are not its columns."""
+    torch.manual_seed(0)
+    linear, norm = (
+        torch.nn.Linear(12, 20),
+        drawn(torch.nn.BatchNorm1d(20 if axis == 1 else 10)).eval(),
+    )
+
+    class Other(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            sums = linear(x)
+            return norm(sums) + sums.mean() if axis == 1 else norm(sums.reshape(-1, 10))
+
+    network, x = Other().eval(), torch.randn(5, 12)
+    module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
+    mod, _ = written_as(*module_to_relax("other", module.eval(), (x,)), GraphChoice.folded)
+    assert operators(mod)["relax.nn.batch_norm"] == 1
+
+
 def test_channels_last_changes_the_layout_at_the_ends_only(mobilenet: Any) -> None:
     mod, _ = written_as(mobilenet.mod, mobilenet.params, GraphChoice.channels_last)
     after = operators(mod)

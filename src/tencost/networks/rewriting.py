@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tencost.config import GraphChoice
+from tencost.networks.sample_rules import static_shape
 from tencost.networks.transpositions import with_few_transpositions
 
 
@@ -64,6 +65,7 @@ def candidates(mod: Any, choice: GraphChoice, kind: str) -> tuple[GraphChoice, .
 def fold_batch_norms(mod: Any) -> Any:
     """Multiply a convolution's weights by the scale of the batch norm that follows it; its shift stays, as a bias.
 
+    So are those of a matrix product, whose rows may be laid out otherwise before they are normalized, as LeViT's are.
     What is computed of weights only is folded when the weights are bound. Without it TVM 0.27 keeps four operators at
     each output of a convolution, a division among them.
     """
@@ -78,13 +80,17 @@ def fold_batch_norms(mod: Any) -> Any:
             norm = _call_of("relax.nn.batch_norm", bound.get(item.tuple_value))
             if norm is None or item.index != 0 or norm.attrs.axis != 1:
                 return super().visit_tuple_getitem_(item)
-            convs = (_call_of(name, bound.get(norm.args[0])) for name in _CONVOLUTIONS)
-            conv = next((call for call in convs if call is not None), None)
-            if conv is None or used[norm.args[0]] != 1:
+            found = _product_before(norm, bound, used)
+            if found is None:
                 return super().visit_tuple_getitem_(item)
-            weights, shift = _scaled(conv, norm)
-            data = [self.visit_expr(conv.args[0]), self.builder_.normalize(weights)]
-            return relax.op.add(relax.Call(conv.op, data, conv.attrs, conv.ty_args), shift)
+            product, bias = found
+            weights, shift = _scaled(product, bias, norm)
+            data = [self.visit_expr(product.args[0]), self.builder_.normalize(weights)]
+            scaled = relax.Call(product.op, data, product.attrs, product.ty_args)
+            sums, shape = relax.op.add(scaled, shift), norm.args[0].ty.shape
+            if len(shape) == len(product.ty.shape):
+                return sums
+            return relax.op.reshape(self.builder_.emit(sums), shape)
 
     folding = Fold(mod)
     folding.builder_.update_func(mod.get_global_var("main"), folding.visit_expr(mod["main"]))
@@ -98,21 +104,69 @@ def _call_of(name: str, value: Any) -> Any:
     return value if getattr(getattr(value, "op", None), "name", "") == name else None
 
 
-def _scaled(conv: Any, norm: Any) -> tuple[Any, Any]:
-    """Return the weights of a convolution with the scale of its batch norm in them, and the shift that is left."""
+def _product_before(norm: Any, bound: dict[Any, Any], used: Counter[Any]) -> tuple[Any, Any] | None:
+    """Return the product that a batch norm is of, and the bias that is added to it or None; None for anything else."""
+
+    def step_before(value: Any, name: str) -> Any:
+        """Return the call that a value is, which nothing else takes, if it is of this operator."""
+        return _call_of(name, bound.get(value)) if used[value] == 1 else None
+
+    sums, is_reshaped = norm.args[0], False
+    while (rows := step_before(sums, "relax.reshape")) is not None:
+        sums, is_reshaped = rows.args[0], True
+    added = step_before(sums, "relax.add")
+    pairs = [(sums, None)] if added is None else [tuple(added.args), tuple(added.args)[::-1]]
+    for value, bias in pairs:
+        for name in ("relax.matmul", *_CONVOLUTIONS):
+            product = step_before(value, name)
+            if product is None:
+                continue
+            is_matrix = name == "relax.matmul"
+            if is_matrix and not _are_columns(product, norm):
+                continue
+            if is_reshaped and not is_matrix:
+                continue
+            shape = static_shape(product)
+            if bias is None or _is_along(bias, -1 if is_matrix else 1 - len(shape), shape):
+                return product, bias
+    return None
+
+
+def _are_columns(product: Any, norm: Any) -> bool:
+    """Say whether a batch norm is of the columns that a matrix product makes of rows, however these are laid out."""
+    rows, weights = (static_shape(operand) for operand in product.args)
+    normalized = static_shape(norm.args[0])
+    is_known = len(rows) >= 2 and len(weights) == 2 and len(normalized) == 2
+    return is_known and normalized[-1] == weights[-1]
+
+
+def _is_along(bias: Any, axis: int, shape: tuple[int, ...]) -> bool:
+    """Say whether a bias has one number for each place along an axis, counted from the end."""
+    own = static_shape(bias)
+    ones = (1,) * (len(shape) - len(own))
+    wanted = [size if place - len(shape) == axis else 1 for place, size in enumerate(shape)]
+    return bool(shape) and [*ones, *own] == wanted
+
+
+def _scaled(product: Any, bias: Any, norm: Any) -> tuple[Any, Any]:
+    """Return a product's weights with the scale of its batch norm in them, and what is then to be added."""
     from tvm import relax
 
     op, attrs = relax.op, norm.attrs
     _, gamma, beta, mean, variance = norm.args
-    kind = str(conv.ty.dtype)
+    kind = str(product.ty.dtype)
     root = op.sqrt(op.add(variance, relax.const(float(attrs.epsilon), kind)))
     scale = op.divide(gamma if attrs.scale else relax.const(1.0, kind), root)
     shift = op.multiply(mean, scale)
     shift = op.subtract(beta, shift) if attrs.center else op.negative(shift)
-    channels = conv.args[1].ty.shape[0]
-    ones = (1,) * (len(conv.args[1].ty.shape) - 2)
-    weights = op.multiply(conv.args[1], op.reshape(scale, (channels, 1, *ones)))
-    return weights, op.reshape(shift, (1, channels, *ones))
+    weights = product.args[1]
+    if product.op.name != "relax.matmul":
+        channels, ones = weights.ty.shape[0], (1,) * (len(weights.ty.shape) - 2)
+        weights = op.multiply(weights, op.reshape(scale, (channels, 1, *ones)))
+        scale, shift = (op.reshape(each, (1, channels, *ones)) for each in (scale, shift))
+    else:
+        weights = op.multiply(weights, scale)
+    return weights, shift if bias is None else op.add(op.multiply(bias, scale), shift)
 
 
 def channels_last(mod: Any) -> Any:
@@ -364,6 +418,7 @@ def without_detours(mod: Any) -> Any:
 
     A stack of matrices has several batch axes: the exporter makes one of them for a product, and several of one again.
     And its softmax looks for rows of -inf, which a mask leaves nothing of: where there is no mask there is none.
+    A tensor that is reshaped twice is reshaped once, and not at all where it then has the shape it had.
     """
     from tvm import ir, relax
     from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -381,6 +436,11 @@ def without_detours(mod: Any) -> Any:
         call = values.get(value)
         name = getattr(getattr(call, "op", None), "name", "")
         return call if name.removeprefix("relax.") in names else None
+
+    def unshaped(value: Any) -> Any:
+        """Return the value that reshapes began with."""
+        call = call_of(value, "reshape")
+        return value if call is None else unshaped(call.args[0])
 
     def plain(value: Any) -> Any:
         """Return what a value is where it is only broadcast to its own shape."""
@@ -437,11 +497,16 @@ def without_detours(mod: Any) -> Any:
                 return self.visit_expr(weights)
             if name == "relax.reshape" and (matrices := stacks(call)) is not None:
                 return relax.op.matmul(*(self.visit_expr(each) for each in matrices))
+            if name == "relax.reshape" and (shape := shape_of(call)) is not None:
+                base = unshaped(call.args[0])
+                whole = self.visit_expr(base)
+                return whole if shape == shape_of(base) else relax.op.reshape(whole, shape)
             return super().visit_call_(call)
 
     rewriting = Rewrite(mod)
     rewriting.builder_.update_func(mod.get_global_var("main"), rewriting.visit_expr(mod["main"]))
     rewritten = relax.transform.Normalize()(rewriting.builder_.get())
+    rewritten = relax.transform.CanonicalizeBindings()(rewritten)  # where no reshape is left
     return relax.transform.DeadCodeElimination()(rewritten)
 
 

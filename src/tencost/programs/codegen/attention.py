@@ -23,12 +23,20 @@ from tencost.programs.codegen.products import (
     product_of,
     vectors_of,
 )
-from tencost.programs.codegen.softmax import row_softmax, softmax_shape
-from tencost.programs.codegen.tiles import BUSY, LOOP, MAX_UNROLLED, MAX_VECTORS
+from tencost.programs.codegen.softmax import row_exponentials, softmax_shape
+from tencost.programs.codegen.tiles import (
+    BUSY,
+    FIRST_CACHE,
+    LOOP,
+    MAX_UNROLLED,
+    MAX_VECTORS,
+    SECOND_RATE,
+)
 
 LEAST_ROWS = 4
 """Rows below which there is nothing to gain: a decoder's step has one."""
-MAX_ROWS = 12
+MAX_ROWS = 10
+"""With 11 rows of two vectors LLVM runs out of registers."""
 MOST_SCORES = 32 << 10
 """Bytes of a tile's scores, at most: they are to stay in the first cache."""
 _SCHEDULED = "tirx.is_scheduled"
@@ -191,6 +199,7 @@ def attention(
         stride //= size
         leading.append(tirx.floormod(tirx.floordiv(number, tiles * stride), size))
     rows_of_scores = tirx.decl_buffer((height, columns), "float32", "scores")
+    shares = tirx.decl_buffer((height,), "float32", "shares")
 
     def score(above: Any, column: Any, total: Any) -> Any:
         value = _finished(first, [*leading, start + above, column], total)
@@ -198,6 +207,7 @@ def attention(
 
     def output(above: Any, column: Any, total: Any) -> Any:
         places = [*leading, start + above, column]
+        total = total * tirx.BufferLoad(shares, [above])
         return tirx.BufferStore(values.params[-1], _finished(second, places, total), places)
 
     def term(part: _Part, above: Any, column: Any, step: Any) -> Any:
@@ -214,9 +224,17 @@ def attention(
         return replaced(structural_map(part.term, (ir.TensorLoad, load)), by_name)
 
     steps = (_depth(first), _depth(second))
+    exponentials, share, tail = row_exponentials(
+        rows_of_scores, rows_of_scores, [row], columns, lanes
+    )
+    if tail is not None:
+        last = tirx.Ramp(_whole(columns - lanes), _whole(1), lanes)
+        exponentials.append(tirx.BufferStore(rows_of_scores, tail, [row, last]))
+    exponentials.append(tirx.BufferStore(shares, share, [row]))
     body = tirx.SeqStmt(
         [
             tirx.AllocBuffer(rows_of_scores),
+            tirx.AllocBuffer(shares),
             _tiles(
                 (height, wide, lanes),
                 columns,
@@ -229,7 +247,7 @@ def attention(
                 _whole(0),
                 _whole(height),
                 tirx.ForKind.SERIAL,
-                tirx.SeqStmt(row_softmax(rows_of_scores, rows_of_scores, [row], columns, lanes)),
+                tirx.SeqStmt(exponentials),
             ),
             _tiles(
                 (height, deep, lanes),
@@ -274,7 +292,11 @@ def _part(function: Any, vectors: Vectors) -> _Part | None:
     store = block.body
     axes = tuple(store.indices)
     wanted = [names[axis] for axis in (*product.batch, product.rows[0], product.column)]
-    if not _same(axes, wanted) or any(region.source.name in free for region in block.reads):
+    columns = names[product.column]
+    if not _same(axes, wanted) or any(
+        region.source.name in free and any(each.min.same_as(columns) for each in region.region)
+        for region in block.reads
+    ):  # columns that are known are better laid out anew
         return None
     if product.group != product.extents[product.column]:
         return None
@@ -319,7 +341,8 @@ def _weighs(part: _Part, weights: Any) -> bool:
 def _plan(first: Product, second: Product, vectors: Vectors) -> tuple[int, int, int] | None:
     """Return rows of a tile, and vectors of the scores' and of the output's tiles; None where none is worth it.
 
-    As :mod:`~tencost.programs.codegen.tiles` counts the cycles of a step, without caches: all is near.
+    As :mod:`~tencost.programs.codegen.tiles` counts the cycles of a step. Each tile of rows reads all columns of keys
+    and values again, from the second cache where the first one does not hold them.
     """
     (axis,) = first.rows
     rows, columns = first.extents[axis], first.extents[first.column]
@@ -329,11 +352,13 @@ def _plan(first: Product, second: Product, vectors: Vectors) -> tuple[int, int, 
         size = product.extents[product.column]
         most = min(MAX_VECTORS, size // vectors.lanes)
         steps = math.prod(product.extents[axis] for axis in product.sums)
+        is_near = 4 * size * steps > FIRST_CACHE
         options = []
         for wide in range(1, most + 1):
             sums = height * wide
             if sums + wide + 1 <= vectors.registers:
-                step = max(sums / 2, (height + wide) / 2, BUSY / 2)
+                near = 4 * vectors.lanes * wide / SECOND_RATE if is_near else 0.0
+                step = max(sums / 2, (height + wide) / 2, BUSY / 2, near)
                 step += 0.05 * (height + wide) + LOOP / MAX_UNROLLED
                 options.append((-(-size // (vectors.lanes * wide)) * steps * step, wide))
         return min(options, default=(math.inf, 0))

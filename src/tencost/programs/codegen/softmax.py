@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from tencost.programs.codegen.blocks import PARALLEL_NUMBERS
+from tencost.programs.codegen.vector_math import exp_at_most_one
 
 _NESTS = ["T_softmax_maxelem", "T_softmax_exp", "T_softmax_expsum", "T_softmax_norm"]
 """Blocks of TVM's softmax (topi), in order."""
@@ -73,7 +74,32 @@ def softmax_shape(function: Any, nests: list[str], lanes: int) -> list[int] | No
 
 
 def row_softmax(data: Any, output: Any, places: list[Any], size: int, lanes: int) -> list[Any]:
-    """Return the statements that compute a row: its maximum, exponentials and their sum, their quotients.
+    """Return the statements that compute a row, as :func:`row_exponentials` takes it, divided by their sum."""
+    from tvm import tirx
+
+    statements, share, tail = row_exponentials(data, output, places, size, lanes)
+    place = tirx.Var("place", "int64")
+    whole = size // lanes
+    at = [*places, tirx.Ramp(place * lanes, _whole(1), lanes)]
+    shares = tirx.Broadcast(share, lanes)
+    body = tirx.BufferStore(output, tirx.BufferLoad(output, at) * shares, at)
+    statements.append(tirx.For(place, _whole(0), _whole(whole), _kind(whole), body))
+    if tail is not None:
+        last = [*places, tirx.Ramp(_whole(size - lanes), _whole(1), lanes)]
+        statements.append(tirx.BufferStore(output, tail * shares, last))
+    return statements
+
+
+def _kind(count: int) -> int:
+    from tvm import tirx
+
+    return tirx.ForKind.UNROLLED if count <= _UNROLLED else tirx.ForKind.SERIAL
+
+
+def row_exponentials(
+    data: Any, output: Any, places: list[Any], size: int, lanes: int
+) -> tuple[list[Any], Any, Any]:
+    """Compute a row's exponentials, the largest of which is 1, and one over their sum.
 
     Args:
         data: tensor that is read.
@@ -81,6 +107,10 @@ def row_softmax(data: Any, output: Any, places: list[Any], size: int, lanes: int
         places: indices of the row.
         size: numbers of a row, at least `lanes`.
         lanes: numbers of a vector.
+
+    Returns:
+        The statements, the variable of one over the sum, and that of the row's last vector, which is not written yet,
+        where whole ones do not reach the end, else None.
     """
     from tvm import tirx
 
@@ -108,10 +138,9 @@ def row_softmax(data: Any, output: Any, places: list[Any], size: int, lanes: int
     def over_vectors(statement: Any) -> None:
         """Take a statement for each whole vector of the row; it is given the vector's first place."""
         place = tirx.Var("place", "int64")
-        kind = tirx.ForKind.UNROLLED if whole <= _UNROLLED else tirx.ForKind.SERIAL
         steps = statement(place * lanes)
         body = steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
-        statements.append(tirx.For(place, _whole(0), _whole(whole), kind, body))
+        statements.append(tirx.For(place, _whole(0), _whole(whole), _kind(whole), body))
 
     def update(buffer: Any, operator: Any, value: Any) -> Any:
         old = tirx.BufferLoad(buffer, [_all(lanes)])
@@ -126,13 +155,14 @@ def row_softmax(data: Any, output: Any, places: list[Any], size: int, lanes: int
         bound("peak", _folded(tirx.BufferLoad(largest, [_all(lanes)]), tirx.Max, bound)), lanes
     )
     total = summed("total", 0.0)
+    tail = None
     if rest:  # read before the output is written, which may be the same tensor
-        tail = bound("tail", tirx.exp(tirx.BufferLoad(data, at(last)) - peak))
+        tail = bound("tail", exp_at_most_one(tirx.BufferLoad(data, at(last)) - peak))
 
     def exponentials(start: Any) -> list[Any]:
         value = tirx.Var("value", vector)
         return [
-            tirx.Bind(value, tirx.exp(tirx.BufferLoad(data, at(start)) - peak)),
+            tirx.Bind(value, exp_at_most_one(tirx.BufferLoad(data, at(start)) - peak)),
             update(total, tirx.Add, value),
             tirx.BufferStore(output, value, at(start)),
         ]
@@ -144,15 +174,7 @@ def row_softmax(data: Any, output: Any, places: list[Any], size: int, lanes: int
         zeros = tirx.Broadcast(_number(0.0), lanes)
         statements.append(update(total, tirx.Add, tirx.Select(lane >= again, tail, zeros)))
     summed_up = bound("sum", _folded(tirx.BufferLoad(total, [_all(lanes)]), tirx.Add, bound))
-    share = tirx.Broadcast(bound("share", _number(1.0) / summed_up), lanes)
-    over_vectors(
-        lambda start: [
-            tirx.BufferStore(output, tirx.BufferLoad(output, at(start)) * share, at(start))
-        ]
-    )
-    if rest:
-        statements.append(tirx.BufferStore(output, tail * share, at(last)))
-    return statements
+    return statements, bound("share", _number(1.0) / summed_up), tail
 
 
 def _folded(vector: Any, operator: Any, bound: Any) -> Any:

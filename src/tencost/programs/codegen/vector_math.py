@@ -163,6 +163,24 @@ def _exp_of(x: Any) -> Any:
     return tirx.Select(x < number_like(_SMALLEST, x), number_like(0.0, x), value)
 
 
+def exp_at_most_one(x: Any) -> Any:
+    """Return exp of what is at most 0, as of a row's distances from its maximum; NaN stays.
+
+    It takes two thirds of the operations that any number's exp takes: it has one end, and 2^n is one factor.
+    """
+    from tvm import tirx
+
+    lanes = str(x.ty.dtype).removeprefix("float32")
+    bounded = tirx.Max(x, number_like(_SMALLEST, x))
+    whole = tirx.floor(bounded * number_like(math.log2(math.e), x) + number_like(0.5, x))
+    rest = x - whole * number_like(0.693359375, x) - whole * number_like(-2.12194440e-4, x)
+    value = _polynomial(rest, _EXP) * (rest * rest) + rest + number_like(1.0, x)
+    exponent = tirx.Cast(f"int32{lanes}", whole) + tirx.const(127, f"int32{lanes}")
+    bits = exponent << tirx.const(23, f"int32{lanes}")
+    value = value * tirx.reinterpret(str(x.ty.dtype), bits)
+    return tirx.Select(x < number_like(_SMALLEST, x), number_like(0.0, x), value)
+
+
 def _erf(call: Any) -> Any:
     x = _within(call.args[0], 4.0)
     square = x * x
