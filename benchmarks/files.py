@@ -1,12 +1,16 @@
 """Files of networks that conf/network does not hold: `tencost compile` by default against ONNX Runtime and others.
 
     python benchmarks/files.py [--files levit ...] [--batches 1 8] [--cores 1 2] [--again] [--work FOLDER] [--report]
-                               [--litert-python PYTHON]
+                               [--litert-python PYTHON] [--tune SECONDS]
 
 The files are those of file_networks.py, exported to ONNX as a user's file would come, and compiled with the one command
 that a user types, without a setting (`hardware.cores=N` for more cores than one):
 
     tencost compile network=onnx network.path=FILE --to LIBRARY
+
+and with --tune a second time, by the command that measures programs, which gets Ctrl-C after so many seconds:
+
+    tencost tune network=onnx network.path=FILE --to LIBRARY
 
 Library, ONNX Runtime (CPU provider, default graph optimizations), OpenVINO (latency hint, one stream, float32; where
 `pip install openvino` was done; Intel does not officially support other makers' CPUs) and LiteRT (where
@@ -26,6 +30,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -49,6 +54,9 @@ RESULTS = ROOT / "benchmarks" / "results" / "files"
 PEERS = ("onnxruntime", "openvino")
 LITERT = "litert"
 OURS = "rules"
+TUNED = "tuned"
+MOST_TRIALS = 100_000
+"""Programs that no file's tuning measures before its seconds are over."""
 PACKAGES = (
     "tencost",
     "apache-tvm",
@@ -78,6 +86,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="time what has a result, too")
     parser.add_argument("--report", action="store_true", help="print results, time nothing")
     parser.add_argument("--litert-python", help="of an environment with litert-torch")
+    parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each file, too")
     options = parser.parse_args()
     cpu = re.sub(r"[^a-z0-9]+", "-", str(host_facts([0])["cpu"]).lower()).strip("-")
     cells = [(c, b, f) for c in options.cores for b in options.batches for f in options.files]
@@ -86,15 +95,17 @@ def main() -> int:
         if options.again or not result.exists():
             result.parent.mkdir(parents=True, exist_ok=True)
             folder = options.work.resolve() / f"{name}-b{batch}"
-            write(result, benchmark(name, batch, cores, folder, options.litert_python))
+            found = benchmark(name, batch, cores, folder, options.litert_python, options.tune)
+            write(result, found)
     print(report([json.loads(path.read_bytes()) for path in sorted(RESULTS.glob("*/*.json"))]))
     return 0
 
 
-def benchmark(name: str, batch: int, cores: int, folder: Path, litert: str | None) -> Result:
+def benchmark(
+    name: str, batch: int, cores: int, folder: Path, litert: str | None, tune_s: float | None
+) -> Result:
     """Export a file, compile it as a user does, and time the library beside its peers; `litert`: a Python."""
-    arm_folder = folder / OURS
-    arm_folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     case = Case(
         network=name, via="", cores=cores, hardware="local", settings=(), folder=str(folder)
     )
@@ -104,18 +115,15 @@ def benchmark(name: str, batch: int, cores: int, folder: Path, litert: str | Non
     rows: dict[str, dict[str, Any]] = {peer: {} for peer in PEERS if find_spec(peer)}
     if litert is not None:
         rows[LITERT] = convert_for_litert(litert, name, batch, folder)
-    rows[OURS] = {}
-    words = ["compile", "network=onnx", f"network.path={folder / 'model.onnx'}"]
+    print(f"{name}, batch {batch}, {cores} cores", flush=True)
+    words = ["network=onnx", f"network.path={folder / 'model.onnx'}"]
     words += [f"hardware.cores={cores}"] if cores > 1 else []
-    (arm_folder / "spent.json").unlink(missing_ok=True)
-    clock = Clock(arm_folder / "spent.json")
-    print(f"{name}, batch {batch}, {cores} cores: tencost {' '.join(words[:2])} ...", flush=True)
-    try:
-        library = ["--to", str(arm_folder / "library.so")]
-        command([*words, *library], arm_folder / "log.txt", clock)
-        rows[OURS]["seconds"] = clock.spent
-    except Failed as failed:
-        rows[OURS]["error"] = str(failed)
+    rows[OURS] = made(["compile", *words], folder / OURS)
+    if tune_s is not None:
+        shutil.rmtree(folder / TUNED, ignore_errors=True)
+        own = [f"paths.store={folder / TUNED / 'store'}", f"tuner.workdir={folder / TUNED}"]
+        own += [f"tuner.trials={MOST_TRIALS}"]
+        rows[TUNED] = made(["tune", *words, *own], folder / TUNED, interrupt_at=tune_s)
     before, after = time_arms(case, rows, cpus, TURN_S)
     return {
         "file": name,
@@ -127,6 +135,19 @@ def benchmark(name: str, batch: int, cores: int, folder: Path, litert: str | Non
         "busy": is_busy(before) or is_busy(after) or "",
         "arms": rows,
     }
+
+
+def made(words: Sequence[str], folder: Path, interrupt_at: float | None = None) -> dict[str, Any]:
+    """Have a command of tencost write a folder's library; returns {"seconds": ...}, or {"error": why there is none}."""
+    folder.mkdir(exist_ok=True)
+    (folder / "spent.json").unlink(missing_ok=True)
+    clock = Clock(folder / "spent.json")
+    library = ["--to", str(folder / "library.so")]
+    try:
+        command([*words, *library], folder / "log.txt", clock, interrupt_at=interrupt_at)
+    except Failed as failed:
+        return {"error": str(failed)}
+    return {"seconds": clock.spent}
 
 
 def convert_for_litert(python: str, name: str, batch: int, folder: Path) -> dict[str, Any]:
@@ -195,7 +216,7 @@ def table(results: Sequence[Result]) -> str:
         "| compile, s | |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    ratios, over_litert = [], []
+    ratios, over_litert, tuned_ratios = [], [], []
     for result in results:
         arms = result["arms"]
         peers = [arms[peer]["times_s"] for peer in PEERS if counts(arms.get(peer))]
@@ -212,10 +233,16 @@ def table(results: Sequence[Result]) -> str:
             ratios.append(statistics.median(ours["times_s"]) / statistics.median(best))
             low, high = ratio_interval(ours["times_s"], best)
             ratio, interval = f"{ratios[-1]:.2f}", f" [{low:.2f}, {high:.2f}]"
+        tuned = ""
+        if counts(arms.get(TUNED)) and peers:
+            tuned_s = statistics.median(arms[TUNED]["times_s"])
+            tuned_ratios.append(tuned_s / statistics.median(best))
+            low, high = ratio_interval(arms[TUNED]["times_s"], ours["times_s"])
+            tuned = f"tuned {1e3 * tuned_s:.3g}, ratio {tuned_ratios[-1]:.2f}, over default [{low:.2f}, {high:.2f}]"
         errors = [f"{arm}: {reason(row)}" for arm, row in arms.items() if not counts(row)]
         difference = f"{ours['max_rel_error']:.0e}" if "max_rel_error" in ours else ""
         seconds = f"{ours['seconds']:.0f}" if "seconds" in ours else ""
-        notes = "; ".join(filter(None, [note, *errors]))
+        notes = "; ".join(filter(None, [tuned, note, *errors]))
         times = " | ".join(spread(arms.get(arm, {})) for arm in (*PEERS, LITERT, OURS))
         lines.append(
             f"| {result['file']} | {times} | {ratio}{interval} | {beside} | {difference} | {seconds} | {notes} |"
@@ -224,9 +251,14 @@ def table(results: Sequence[Result]) -> str:
         mean, worst = statistics.geometric_mean(ratios), max(ratios)
         over = sum(ratio > 1.1 for ratio in ratios)
         beside = f"{statistics.geometric_mean(over_litert):.2f}" if over_litert else ""
+        tuned = (
+            f"; tuned, mean of {len(tuned_ratios)}: {statistics.geometric_mean(tuned_ratios):.2f}"
+            if tuned_ratios
+            else ""
+        )
         lines.append(
             f"| geometric mean of {len(ratios)} of {len(results)} | | | | | {mean:.2f} | {beside} | | | "
-            f"worst {worst:.2f}, {over} above 1.10, {len(results) - len(ratios)} missed |"
+            f"worst {worst:.2f}, {over} above 1.10, {len(results) - len(ratios)} missed{tuned} |"
         )
     return "\n".join(lines)
 

@@ -182,7 +182,27 @@ def test_a_graph_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_weights_are_not_read_again_for_less_than_they_are() -> None:
     assert parts([(64, 64, 256), (256, 256)], op.matmul, "matmul") == 8
     assert parts([(64, 1, 1024), (1024, 4096)], op.matmul, "matmul") == 1
-    assert parts([(8, 256, 64), (64, 4096)], op.matmul, "matmul") == 1
+    assert parts([(8, 100, 64), (64, 4096)], op.matmul, "matmul") == 1
+
+
+def test_what_only_memory_holds_is_divided_for_the_last_cache() -> None:
+    """No part's values stay in a second cache; those of all samples together do not stay in any."""
+    assert parts([(8, 256, 64), (64, 4096)], op.matmul, "matmul") == 4
+
+
+def test_what_is_not_stored_is_no_reason_to_divide() -> None:
+    """The scores of an attention, and what is computed where a product stores its sums."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = op.multiply(op.matmul(q, k), relax.const(0.5))
+        return op.matmul(op.nn.softmax(scores), v)
+
+    shapes: Shapes = [(8, 4, 200, 8), (8, 4, 8, 200), (8, 4, 200, 8)]
+    mod, _ = network(shapes, attention)
+    assert operators(samples.sample_by_sample(mod, 3)).count("relax.nn.softmax") == 1
+    products: Shapes = [(8, 250, 64), (64, 128)]
+    assert parts(products, op.matmul, "matmul") == 2
+    assert parts(products, lambda x, w: op.nn.relu(op.nn.silu(op.matmul(x, w))), "matmul") == 2
 
 
 def test_a_table_is_not_read_whole() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from tencost.networks.lowered_pads import with_pads
 from tencost.networks.sample_rules import (
+    IN_PLACE,
     RULES,
     SHAPED,
     TABLES,
@@ -28,10 +29,12 @@ from tencost.networks.sample_rules import (
     static_shape,
 )
 from tencost.programs.codegen.blocks import replaced
-from tencost.programs.codegen.tiles import SECOND_CACHE
+from tencost.programs.codegen.tiles import LAST_CACHE, SECOND_CACHE
 
 MOST_PARTS = 16
 """Parts of a batch, each with its own calls: those of a larger batch are of several samples."""
+FEW_ROWS = 32
+"""Rows that a weight is multiplied with in the time in which the next one comes from the last cache."""
 MOST_CALLS = 6400
 """Operators of all parts together: they all stand in the graph, which takes time to compile."""
 
@@ -84,31 +87,68 @@ def _parts_of(
 ) -> int:
     """Return in how many parts the batch is computed: those with which the least is read from beyond the second cache.
 
-    That are the values of the operators whose parts the caches do not hold, and, for each part again, the weights. A
-    part has a sample for each core, or for as many cores as the batch has samples for.
+    That are the values of the operators whose parts the caches do not hold, and, for each part again, the weights, as
+    far as a core waits for them: with many rows it computes while they come. A part has a sample for each core, or for
+    as many cores as the batch has samples for. What is computed where another operator stores its values, and the
+    scores of an attention, are neither written nor read.
     """
     from tvm import relax
 
-    values, weights = [], 0
+    values: list[int] = []
+    weights: list[
+        tuple[int, float]
+    ] = []  # bytes, and with how many rows of all parts each number is multiplied
+    scores = _scores(bindings, divided)
     for binding in bindings:
         call = binding.value
         if binding.var not in divided or not isinstance(call, relax.Call):
             continue
         arguments = [argument for argument in call.args if static_shape(argument)]
         handed = [argument for argument in arguments if is_divided(argument, divided)]
-        values.append(4 * sum(map(count_of, [binding.var, *handed])))
+        stored = handed[1:] if call.op.name in IN_PLACE else [binding.var, *handed]
+        values.append(4 * sum(count_of(value) for value in stored if value not in scores))
         if call.op.name not in TABLES:  # of which few rows are read
-            weights += 4 * sum(map(count_of, arguments)) - 4 * sum(map(count_of, handed))
+            known = 4 * sum(map(count_of, arguments)) - 4 * sum(map(count_of, handed))
+            weights.append((known, count_of(binding.var) / (static_shape(binding.var) or (1,))[-1]))
 
-    def beyond(parts: int) -> tuple[int, int]:
-        again = weights * parts if weights > SECOND_CACHE // 2 else weights
-        caches = parts * each * SECOND_CACHE
-        return again + sum(size for size in values if size > caches), parts
+    def cost(size: int, parts: int, caches: int) -> int:
+        """Return what reading so much of all parts costs: twice as much from memory as from the last cache."""
+        return size * ((size > parts * caches) + (size > parts * LAST_CACHE))
+
+    def beyond(parts: int) -> tuple[float, int]:
+        total = sum(size for size, _ in weights)
+        waits = sum(size * min(1.0, FEW_ROWS * parts / rows) for size, rows in weights if size)
+        again = parts * waits * cost(total, 1, SECOND_CACHE // 2) / max(total, 1)
+        return again + sum(cost(size, parts, each * SECOND_CACHE) for size in values), parts
 
     each = math.gcd(samples, cores)
     most = min(samples, MOST_PARTS, max(1, MOST_CALLS // len(bindings)))
     counts = [count for count in range(1, most + 1) if samples % (count * each) == 0]
     return min(beyond(count) for count in counts)[1]
+
+
+def _scores(bindings: Sequence[Any], divided: Mapping[Any, bool]) -> set[Any]:
+    """Return the variables of attentions, from the product of queries and keys to the shares that weigh the values."""
+    from tvm import relax
+
+    values = {binding.var: binding.value for binding in bindings}
+
+    def is_call(value: Any, *names: str) -> bool:
+        return isinstance(value, relax.Call) and getattr(value.op, "name", "") in names
+
+    found: set[Any] = set()
+    for variable, call in values.items():
+        if not is_call(call, "relax.nn.softmax"):
+            continue
+        chain = [variable, call.args[0]]
+        while is_call(values.get(chain[-1]), *IN_PLACE):
+            chain.append(values[chain[-1]].args[0])
+        product = values.get(chain[-1])
+        if is_call(product, "relax.matmul") and all(
+            is_divided(each, divided) for each in product.args
+        ):
+            found.update(chain)
+    return found
 
 
 def _rewritten(mod: Any, inputs: int, divided: Mapping[Any, bool], parts: int) -> Any:

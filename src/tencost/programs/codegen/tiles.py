@@ -24,8 +24,10 @@ BUSY = 8
 """Sums at a time that keep two units busy which need four cycles each."""
 FIRST_CACHE, SECOND_CACHE = 32 << 10, 1 << 20
 """Bytes of the caches, of the smallest cores in use."""
-SECOND_RATE, FAR_RATE = 32.0, 10.0
-"""Bytes a cycle that come from the second cache, and from what is behind it."""
+LAST_CACHE = 16 << 20
+"""Bytes up to which a core finds again what it has read; what is more comes from memory each time."""
+SECOND_RATE, FAR_RATE, MEMORY_RATE = 32.0, 10.0, 4.0
+"""Bytes a cycle that come from the second cache, from what is behind it, and from memory."""
 SHARED_RATE = 6.0
 """Bytes a cycle that a core reads of what another core has just computed: they are in that one's caches."""
 NOT_HIDDEN = 0.3
@@ -232,7 +234,7 @@ def cycles_of(
         for axes, count in step.items()
     }
     # Of two operands one stays while the innermost of the outer loops runs: rows, unless there are columns.
-    near = far = 0.0
+    waits = 0.0  # for what comes from beyond the first cache
     for axes, size in product.operands:
         has_columns = product.column in axes
         changes = has_columns == (columns[1] > 1)
@@ -243,14 +245,14 @@ def cycles_of(
         if product.apart or (block if changes else panels[axes]) + others <= FIRST_CACHE:
             continue
         read = 4.0 * step[axes] * (product.lanes if has_columns else 1)
-        if block > SECOND_CACHE // 2:
-            far += read
+        if block > LAST_CACHE:
+            waits += read / MEMORY_RATE
         else:
-            near += read
+            waits += read / (FAR_RATE if block > SECOND_CACHE // 2 else SECOND_RATE)
     # LLVM reads a vector that is not full in parts that are powers of two: 14 numbers as 8, 4 and 2.
     parts = product.lanes.bit_count()
     loads = sum(count * (parts if product.column in axes else 1) for axes, count in step.items())
-    cycles = max(sums / 2, loads / 2, BUSY / 2, near / SECOND_RATE + far / FAR_RATE)
+    cycles = max(sums / 2, loads / 2, BUSY / 2, waits)
     cycles += 0.05 * loads + LOOP / unrolled
     cycles *= sharing(product, decisions, busy_cores(product, cores))
     return vectors.lost(product.lanes) * cycles / sums
