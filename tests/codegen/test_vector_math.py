@@ -102,8 +102,8 @@ def below_one(x: Any) -> Any:
 @pytest.mark.parametrize("lanes", [1, 16])
 def test_exp_of_what_is_at_most_nothing(lanes: int, target: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
-    parts = [rng.uniform(-87.3, 0, 4000), -np.abs(rng.normal(0, 1e-3, 4000)), [0.0, -87.3365] * 8]
-    values = np.concatenate(parts).astype(np.float32)
+    parts = [rng.uniform(-87.3, 0, 4000), -np.abs(rng.normal(0, 1e-3, 4000))]
+    values = np.concatenate([*parts, [0.0, -87.3365] * 8]).astype(np.float32)
     found = computed(below_one, values, target, lanes)
     assert np.max(np.abs(found / np.exp(values.astype(np.float64)) - 1)) < 4e-7
     ends = np.array([-87.4, -1e30, -np.inf, np.nan] * 4, np.float32)

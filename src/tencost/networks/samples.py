@@ -143,7 +143,7 @@ def _scores(bindings: Sequence[Any], divided: Mapping[Any, bool]) -> set[Any]:
         chain = [variable, call.args[0]]
         while is_call(values.get(chain[-1]), *IN_PLACE):
             chain.append(values[chain[-1]].args[0])
-        product = values.get(chain[-1])
+        product: Any = values.get(chain[-1])
         if is_call(product, "relax.matmul") and all(
             is_divided(each, divided) for each in product.args
         ):
