@@ -45,6 +45,21 @@ def test_the_matrices_are_those_of_a_convolution(size: int) -> None:
     assert np.allclose(back @ product @ back.T, expected, rtol=0, atol=1e-12)
 
 
+def computed(
+    convolution: Convolution, size: int, target: dict[str, Any], data: Any, transformed: Any
+) -> tuple[str, Any]:
+    """Return a convolution's schedule by rule as text, and what it makes of data and transformed taps."""
+    function = winograd.convolve(convolution, size).with_attr("global_symbol", "main")
+    assert winograd.is_winograd(function)
+    by_rule = rules.scheduled(function, target)
+    built = tvm.compile(tvm.IRModule({"main": by_rule}), target=tvm.target.Target(target))
+    shape = [int(extent) for extent in function.params[-1].shape]
+    output = tvm.runtime.empty(shape, "float32")
+    taps = tvm.runtime.tensor(transformed.astype(np.float32))
+    built["main"](tvm.runtime.tensor(data), taps, output)
+    return by_rule.script(), output.numpy()
+
+
 SHAPES = {
     "whole tiles": (1, 16, 24, 16, 32, 1),
     "rows and columns over": (1, 13, 15, 16, 16, 1),
@@ -67,22 +82,16 @@ def test_the_numbers_are_those_of_the_direct_form(
     convolution = Convolution(
         images, height, width, padding, padding, channels, filters, rows, columns
     )
-    function = winograd.convolve(convolution, size).with_attr("global_symbol", "main")
-    assert winograd.is_winograd(function)
-    by_rule = rules.scheduled(function, target | {"num-cores": cores})
-    text = by_rule.script()
-    assert "T.vectorized" in text
-    assert ("T.parallel" in text) == (cores > 1)
     rng = np.random.default_rng(0)
     image = rng.standard_normal((images, rows, columns, channels)).astype(np.float32)
     taps = rng.standard_normal((3, 3, channels, filters)).astype(np.float32)
     matrix = winograd.matrices(size)[1]
-    transformed = np.einsum("ea,abck,fb->efck", matrix, taps, matrix).astype(np.float32)
-    built = tvm.compile(tvm.IRModule({"main": by_rule}), target=tvm.target.Target(target))
-    output = tvm.runtime.empty((images, height, width, filters), "float32")
-    built["main"](tvm.runtime.tensor(image), tvm.runtime.tensor(transformed), output)
+    transformed = np.einsum("ea,abck,fb->efck", matrix, taps, matrix)
+    text, output = computed(convolution, size, target | {"num-cores": cores}, image, transformed)
+    assert "T.vectorized" in text
+    assert ("T.parallel" in text) == (cores > 1)
     expected = direct(image, taps, padding)
-    assert np.abs(output.numpy() - expected).max() <= ERRORS[size] * np.abs(expected).max()
+    assert np.abs(output - expected).max() <= ERRORS[size] * np.abs(expected).max()
 
 
 SEQUENCES = {
@@ -103,23 +112,18 @@ def test_so_are_those_of_sequences(
     count, steps, channels, filters, padding, dilation = SEQUENCES[name]
     length = steps + 2 * padding - 2 * dilation
     convolution = Convolution(count, length, 1, padding, 0, channels, filters, steps, 1, dilation)
-    function = winograd.convolve(convolution, size).with_attr("global_symbol", "main")
-    by_rule = rules.scheduled(function, target | {"num-cores": cores})
     rng = np.random.default_rng(0)
     data = rng.standard_normal((count, steps, channels)).astype(np.float32)
     taps = rng.standard_normal((3, channels, filters)).astype(np.float32)
     transformed = np.einsum("ea,ack->eck", winograd.matrices(size)[1], taps)[:, None]
-    built = tvm.compile(tvm.IRModule({"main": by_rule}), target=tvm.target.Target(target))
-    output = tvm.runtime.empty((count, length, filters), "float32")
-    built["main"](
-        tvm.runtime.tensor(data), tvm.runtime.tensor(transformed.astype(np.float32)), output
-    )
+    _, output = computed(convolution, size, target | {"num-cores": cores}, data, transformed)
+    assert output.shape[1] == length
     padded = np.pad(data, ((0, 0), (padding,) * 2, (0, 0))).astype(np.float64)
     expected = sum(
         padded[:, place * dilation : place * dilation + length] @ taps[place].astype(np.float64)
         for place in range(3)
     )
-    assert np.abs(output.numpy() - expected).max() <= ERRORS[size] * np.abs(expected).max()
+    assert np.abs(output - expected).max() <= ERRORS[size] * np.abs(expected).max()
 
 
 EPILOGUES: dict[str, Callable[[Any, Any], Any]] = {
