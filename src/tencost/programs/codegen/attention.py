@@ -23,7 +23,7 @@ from tencost.programs.codegen.products import (
     product_of,
     vectors_of,
 )
-from tencost.programs.codegen.softmax import row_exponentials, softmax_shape
+from tencost.programs.codegen.softmax import row_exponentials, row_peak, softmax_shape
 from tencost.programs.codegen.tiles import (
     BUSY,
     FIRST_CACHE,
@@ -199,7 +199,8 @@ def attention(
         stride //= size
         leading.append(tirx.floormod(tirx.floordiv(number, tiles * stride), size))
     rows_of_scores = tirx.decl_buffer((height, columns), "float32", "scores")
-    shares = tirx.decl_buffer((height,), "float32", "shares")
+    peaks, shares = (tirx.decl_buffer((height,), "float32", name) for name in ("peaks", "shares"))
+    row_of_peak = tirx.Var("row", "int64")
 
     def score(above: Any, column: Any, total: Any) -> Any:
         value = _finished(first, [*leading, start + above, column], total)
@@ -224,8 +225,11 @@ def attention(
         return replaced(structural_map(part.term, (ir.TensorLoad, load)), by_name)
 
     steps = (_depth(first), _depth(second))
+    # The maxima of all rows first: a core is through with several at a time.
+    peak_of, peak = row_peak(rows_of_scores, [row_of_peak], columns, lanes)
+    peak_of.append(tirx.BufferStore(peaks, peak, [row_of_peak]))
     exponentials, share, tail = row_exponentials(
-        rows_of_scores, rows_of_scores, [row], columns, lanes
+        rows_of_scores, rows_of_scores, [row], columns, lanes, tirx.BufferLoad(peaks, [row])
     )
     if tail is not None:
         last = tirx.Ramp(_whole(columns - lanes), _whole(1), lanes)
@@ -234,6 +238,7 @@ def attention(
     body = tirx.SeqStmt(
         [
             tirx.AllocBuffer(rows_of_scores),
+            tirx.AllocBuffer(peaks),
             tirx.AllocBuffer(shares),
             _tiles(
                 (height, wide, lanes),
@@ -242,12 +247,11 @@ def attention(
                 lambda above, column, step: term(first, above, column, step),
                 score,
             ),
-            tirx.For(
-                row,
-                _whole(0),
-                _whole(height),
-                tirx.ForKind.SERIAL,
-                tirx.SeqStmt(exponentials),
+            *(
+                tirx.For(
+                    each, _whole(0), _whole(height), tirx.ForKind.SERIAL, tirx.SeqStmt(statements)
+                )
+                for each, statements in ((row_of_peak, peak_of), (row, exponentials))
             ),
             _tiles(
                 (height, deep, lanes),

@@ -8,6 +8,7 @@ a maximum does not mind, and the sum leaves out the numbers that both have.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tencost.programs.codegen.blocks import PARALLEL_NUMBERS
@@ -74,32 +75,45 @@ def softmax_shape(function: Any, nests: list[str], lanes: int) -> list[int] | No
 
 
 def row_softmax(data: Any, output: Any, places: list[Any], size: int, lanes: int) -> list[Any]:
-    """Return the statements that compute a row, as :func:`row_exponentials` takes it, divided by their sum."""
+    """Return the statements that compute a row, see :func:`row_exponentials`."""
     from tvm import tirx
 
-    statements, share, tail = row_exponentials(data, output, places, size, lanes)
-    place = tirx.Var("place", "int64")
-    whole = size // lanes
-    at = [*places, tirx.Ramp(place * lanes, _whole(1), lanes)]
+    peak_of, peak = row_peak(data, places, size, lanes)
+    exponentials, share, tail = row_exponentials(data, output, places, size, lanes, peak)
+    row = _Row(places, size, lanes)
     shares = tirx.Broadcast(share, lanes)
-    body = tirx.BufferStore(output, tirx.BufferLoad(output, at) * shares, at)
-    statements.append(tirx.For(place, _whole(0), _whole(whole), _kind(whole), body))
+    row.over_vectors(
+        lambda at: [tirx.BufferStore(output, tirx.BufferLoad(output, at) * shares, at)]
+    )
     if tail is not None:
-        last = [*places, tirx.Ramp(_whole(size - lanes), _whole(1), lanes)]
-        statements.append(tirx.BufferStore(output, tail * shares, last))
-    return statements
+        row.statements.append(tirx.BufferStore(output, tail * shares, row.last))
+    return [*peak_of, *exponentials, *row.statements]
 
 
-def _kind(count: int) -> int:
+def row_peak(data: Any, places: list[Any], size: int, lanes: int) -> tuple[list[Any], Any]:
+    """Return the statements that find a row's maximum, and its variable.
+
+    Args:
+        data: tensor that is read.
+        places: indices of the row.
+        size: numbers of a row, at least `lanes`.
+        lanes: numbers of a vector.
+    """
     from tvm import tirx
 
-    return tirx.ForKind.UNROLLED if count <= _UNROLLED else tirx.ForKind.SERIAL
+    row = _Row(places, size, lanes)
+    largest = row.summed("largest", -float.fromhex("0x1.fffffep+127"))  # as TVM: -inf alone is NaN
+    row.over_vectors(lambda at: [row.update(largest, tirx.Max, tirx.BufferLoad(data, at))])
+    if row.rest:
+        row.statements.append(row.update(largest, tirx.Max, tirx.BufferLoad(data, row.last)))
+    peak = row.bound("peak", row.folded(largest, tirx.Max))
+    return row.statements, peak
 
 
 def row_exponentials(
-    data: Any, output: Any, places: list[Any], size: int, lanes: int
+    data: Any, output: Any, places: list[Any], size: int, lanes: int, peak: Any
 ) -> tuple[list[Any], Any, Any]:
-    """Compute a row's exponentials, the largest of which is 1, and one over their sum.
+    """Compute the exponentials of a row's distances from its maximum, and one over their sum.
 
     Args:
         data: tensor that is read.
@@ -107,6 +121,7 @@ def row_exponentials(
         places: indices of the row.
         size: numbers of a row, at least `lanes`.
         lanes: numbers of a vector.
+        peak: the maximum.
 
     Returns:
         The statements, the variable of one over the sum, and that of the row's last vector, which is not written yet,
@@ -114,82 +129,99 @@ def row_exponentials(
     """
     from tvm import tirx
 
-    statements: list[Any] = []
-    vector, whole = f"float32x{lanes}", size // lanes
-    rest = size % lanes
-
-    def at(start: Any) -> list[Any]:
-        return [*places, tirx.Ramp(start, _whole(1), lanes)]
-
-    def bound(name: str, value: Any) -> Any:
-        variable = tirx.Var(name, str(value.ty.dtype))
-        statements.append(tirx.Bind(variable, value))
-        return variable
-
-    def summed(name: str, first: float) -> Any:
-        """Return a vector that is summed up in, on the stack."""
-        buffer = tirx.decl_buffer((lanes,), "float32", name, scope="local")
-        statements.append(tirx.AllocBuffer(buffer))
-        statements.append(
-            tirx.BufferStore(buffer, tirx.Broadcast(_number(first), lanes), [_all(lanes)])
-        )
-        return buffer
-
-    def over_vectors(statement: Any) -> None:
-        """Take a statement for each whole vector of the row; it is given the vector's first place."""
-        place = tirx.Var("place", "int64")
-        steps = statement(place * lanes)
-        body = steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
-        statements.append(tirx.For(place, _whole(0), _whole(whole), _kind(whole), body))
-
-    def update(buffer: Any, operator: Any, value: Any) -> Any:
-        old = tirx.BufferLoad(buffer, [_all(lanes)])
-        return tirx.BufferStore(buffer, operator(old, value), [_all(lanes)])
-
-    last = _whole(size - lanes)
-    largest = summed("largest", -float.fromhex("0x1.fffffep+127"))  # as TVM: -inf alone is NaN
-    over_vectors(lambda start: [update(largest, tirx.Max, tirx.BufferLoad(data, at(start)))])
-    if rest:
-        statements.append(update(largest, tirx.Max, tirx.BufferLoad(data, at(last))))
-    peak = tirx.Broadcast(
-        bound("peak", _folded(tirx.BufferLoad(largest, [_all(lanes)]), tirx.Max, bound)), lanes
-    )
-    total = summed("total", 0.0)
+    row = _Row(places, size, lanes)
+    peaks = tirx.Broadcast(peak, lanes)
+    total = row.summed("total", 0.0)
     tail = None
-    if rest:  # read before the output is written, which may be the same tensor
-        tail = bound("tail", exp_at_most_one(tirx.BufferLoad(data, at(last)) - peak))
+    if row.rest:  # read before the output is written, which may be the same tensor
+        tail = row.bound("tail", exp_at_most_one(tirx.BufferLoad(data, row.last) - peaks))
 
-    def exponentials(start: Any) -> list[Any]:
-        value = tirx.Var("value", vector)
+    def exponentials(at: list[Any]) -> list[Any]:
+        value = tirx.Var("value", f"float32x{lanes}")
         return [
-            tirx.Bind(value, exp_at_most_one(tirx.BufferLoad(data, at(start)) - peak)),
-            update(total, tirx.Add, value),
-            tirx.BufferStore(output, value, at(start)),
+            tirx.Bind(value, exp_at_most_one(tirx.BufferLoad(data, at) - peaks)),
+            row.update(total, tirx.Add, value),
+            tirx.BufferStore(output, value, at),
         ]
 
-    over_vectors(exponentials)
-    if rest:
+    row.over_vectors(exponentials)
+    if row.rest:
         lane = tirx.Ramp(tirx.const(0, "int32"), tirx.const(1, "int32"), lanes)
-        again = tirx.Broadcast(tirx.const(lanes - rest, "int32"), lanes)
-        zeros = tirx.Broadcast(_number(0.0), lanes)
-        statements.append(update(total, tirx.Add, tirx.Select(lane >= again, tail, zeros)))
-    summed_up = bound("sum", _folded(tirx.BufferLoad(total, [_all(lanes)]), tirx.Add, bound))
-    return statements, bound("share", _number(1.0) / summed_up), tail
+        again = tirx.Broadcast(tirx.const(lanes - row.rest, "int32"), lanes)
+        new = tirx.Select(lane >= again, tail, tirx.Broadcast(_number(0.0), lanes))
+        row.statements.append(row.update(total, tirx.Add, new))
+    share = row.bound("share", _number(1.0) / row.bound("sum", row.folded(total, tirx.Add)))
+    return row.statements, share, tail
 
 
-def _folded(vector: Any, operator: Any, bound: Any) -> Any:
-    """Return what an operator makes of all numbers of a vector, one half with the other until one is left."""
-    from tvm import tirx
+class _Row:
+    """Statements that go over a row in vectors.
 
-    lanes = int(str(vector.ty.dtype).partition("x")[2])
-    while lanes > 1:
-        vector = bound("part", vector)
-        lanes //= 2
-        low, high = (
-            tirx.Shuffle([vector], [first + lane for lane in range(lanes)]) for first in (0, lanes)
-        )
-        vector = operator(low, high)
-    return vector
+    Attributes:
+        statements: as they have been written so far.
+        rest: numbers behind the last whole vector.
+        last: indices of the row's last numbers, as many as a vector has.
+    """
+
+    def __init__(self, places: list[Any], size: int, lanes: int) -> None:
+        self.statements: list[Any] = []
+        self.rest = size % lanes
+        self.last = self._at(places, _whole(size - lanes), lanes)
+        self._places, self._whole, self._lanes = places, size // lanes, lanes
+
+    @staticmethod
+    def _at(places: list[Any], start: Any, lanes: int) -> list[Any]:
+        from tvm import tirx
+
+        return [*places, tirx.Ramp(start, _whole(1), lanes)]
+
+    def bound(self, name: str, value: Any) -> Any:
+        from tvm import tirx
+
+        variable = tirx.Var(name, str(value.ty.dtype))
+        self.statements.append(tirx.Bind(variable, value))
+        return variable
+
+    def summed(self, name: str, first: float) -> Any:
+        """Return a vector that is summed up in, on the stack."""
+        from tvm import tirx
+
+        buffer = tirx.decl_buffer((self._lanes,), "float32", name, scope="local")
+        beginning = tirx.Broadcast(_number(first), self._lanes)
+        self.statements.append(tirx.AllocBuffer(buffer))
+        self.statements.append(tirx.BufferStore(buffer, beginning, [_all(self._lanes)]))
+        return buffer
+
+    def update(self, buffer: Any, operator: Any, value: Any) -> Any:
+        from tvm import tirx
+
+        old = tirx.BufferLoad(buffer, [_all(self._lanes)])
+        return tirx.BufferStore(buffer, operator(old, value), [_all(self._lanes)])
+
+    def over_vectors(self, statement: Callable[[list[Any]], list[Any]]) -> None:
+        """Take statements for each whole vector of the row; they are given its indices."""
+        from tvm import tirx
+
+        place = tirx.Var("place", "int64")
+        steps = statement(self._at(self._places, place * self._lanes, self._lanes))
+        body = steps[0] if len(steps) == 1 else tirx.SeqStmt(steps)
+        kind = tirx.ForKind.UNROLLED if self._whole <= _UNROLLED else tirx.ForKind.SERIAL
+        self.statements.append(tirx.For(place, _whole(0), _whole(self._whole), kind, body))
+
+    def folded(self, buffer: Any, operator: Any) -> Any:
+        """Return what an operator makes of all numbers of a vector, one half with the other until one is left."""
+        from tvm import tirx
+
+        vector, lanes = tirx.BufferLoad(buffer, [_all(self._lanes)]), self._lanes
+        while lanes > 1:
+            vector = self.bound("part", vector)
+            lanes //= 2
+            low, high = (
+                tirx.Shuffle([vector], [first + lane for lane in range(lanes)])
+                for first in (0, lanes)
+            )
+            vector = operator(low, high)
+        return vector
 
 
 def _all(lanes: int) -> Any:
