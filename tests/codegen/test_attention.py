@@ -147,6 +147,20 @@ def test_a_mask_of_infinities_stays_a_mask() -> None:
     assert np.allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_values_may_be_as_large_as_numbers_are() -> None:
+    """A share of each is what counts: the sum before it is divided is no larger."""
+    shapes: Shapes = [(1, 1, 8, 16), (1, 1, 16, 64), (1, 1, 64, 16)]
+    queries, keys, values = drawn(shapes)
+    values = np.abs(values) * np.float32(1e37) + np.float32(1e38)
+    target = TARGETS["avx2"]
+    mod = rules.schedule_rest(with_attention(fused(shapes, attend), target), target)
+    output = run(mod, [queries * np.float32(1e-3), keys, values], rules.leave(mod, target))
+    q, k, v = (each.astype(np.float64) for each in (queries * 1e-3, keys, values))
+    weights = np.exp(0.5 * (q @ k))
+    expected = (weights / weights.sum(-1, keepdims=True)) @ v
+    assert np.allclose(output / expected, 1, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", APART)
 def test_other_functions_stay(name: str) -> None:
     mod = fused(*APART[name])

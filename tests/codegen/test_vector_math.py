@@ -106,6 +106,10 @@ def test_exp_of_what_is_at_most_nothing(lanes: int, target: dict[str, Any]) -> N
     values = np.concatenate([*parts, [0.0, -87.3365] * 8]).astype(np.float32)
     found = computed(below_one, values, target, lanes)
     assert np.max(np.abs(found / np.exp(values.astype(np.float64)) - 1)) < 4e-7
+    halved = computed(lambda x: vector_math.exp_at_most_one(x.asobject(), 6), values, target, lanes)
+    within = values > -83.0
+    assert np.array_equal(halved[within], found[within] / 64)
+    assert np.all(halved[~within] <= 1e-37)
     ends = np.array([-87.4, -1e30, -np.inf, np.nan] * 4, np.float32)
     found = computed(below_one, ends, target, lanes)
     assert np.array_equal(found, [0.0, 0.0, 0.0, np.nan] * 4, equal_nan=True)

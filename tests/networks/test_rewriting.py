@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -135,24 +136,102 @@ def test_batch_norms_of_products_are_in_the_weights(name: str, target: dict[str,
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("axis", [1, 2])
-def test_a_batch_norm_of_other_numbers_stays(axis: int) -> None:
-    """The product has other users, or what is normalized together are not its columns."""
-    torch.manual_seed(0)
-    linear, norm = (
-        torch.nn.Linear(12, 20),
-        drawn(torch.nn.BatchNorm1d(20 if axis == 1 else 10)).eval(),
+def test_a_product_of_stacks_stays_one_where_it_is_reshaped_again() -> None:
+    """Else it would be computed twice, or its detour kept."""
+
+    class Twice(torch.nn.Module):
+        def forward(self, q: Any, k: Any) -> Any:
+            scores = q @ k.transpose(-2, -1)
+            return scores.softmax(-1), scores.reshape(2, 3, -1).mean(-1)
+
+    tensors = (torch.randn(2, 3, 8, 5), torch.randn(2, 3, 9, 5))
+    module, _ = positional_module(
+        Twice(), lambda net, given: dict(zip("ab", net(*given), strict=True))
     )
+    mod, _ = written_as(*module_to_relax("twice", module.eval(), tensors), GraphChoice.folded)
+    found = operators(mod)
+    assert found["relax.matmul"] == found["relax.reshape"] == 1
 
-    class Other(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            sums = linear(x)
-            return norm(sums) + sums.mean() if axis == 1 else norm(sums.reshape(-1, 10))
 
-    network, x = Other().eval(), torch.randn(5, 12)
+class Others(torch.nn.Module):
+    """Batch norms of what is no product's columns, or of a product that is used otherwise, too."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.linear, self.convolution = torch.nn.Linear(12, 20), torch.nn.Conv2d(3, 8, 3)
+        self.norm: Any = {
+            "used twice": lambda: drawn(torch.nn.BatchNorm1d(20)),
+            "other columns": lambda: drawn(torch.nn.BatchNorm1d(10)),
+            "convolution used twice": lambda: drawn(torch.nn.BatchNorm2d(8)),
+            "input": lambda: drawn(torch.nn.BatchNorm1d(12)),
+        }[kind]()
+
+    def forward(self, x: Any) -> Any:
+        if self.kind == "input":
+            return self.linear(self.norm(x))
+        if self.kind == "other columns":
+            return self.norm(self.linear(x).reshape(-1, 10))
+        sums = self.linear(x) if self.kind == "used twice" else self.convolution(x)
+        return torch.relu(self.norm(sums)) + sums
+
+
+OTHERS = {
+    "used twice": (5, 12),
+    "other columns": (5, 12),
+    "convolution used twice": (2, 3, 9, 9),
+    "input": (5, 12),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_batch_norms_are_a_product_and_a_sum(name: str, target: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    network, x = Others(name).eval(), torch.randn(OTHERS[name])
+    with torch.no_grad():
+        expected = network(x).numpy()
     module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
-    mod, _ = written_as(*module_to_relax("other", module.eval(), (x,)), GraphChoice.folded)
-    assert operators(mod)["relax.nn.batch_norm"] == 1
+    mod, params = written_as(*module_to_relax("other", module.eval(), (x,)), GraphChoice.folded)
+    found = operators(mod)
+    assert found["relax.nn.batch_norm"] == found["relax.divide"] == found["relax.sqrt"] == 0
+    assert found["relax.multiply"] == 1
+    built = tvm.compile(fuse(mod), target=Target(target))
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_of_another_layout_are_not_scaled() -> None:
+    """As a Relax module may have them whose kernel's axes are in another order than the data's."""
+    shapes = {"x": (2, 3, 5, 5), "w": (1, 1, 3, 3)} | dict.fromkeys("gbmv", (3,))
+    x, weights, *norm = (
+        relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in shapes.items()
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, weights, *norm]):
+        with builder.dataflow():
+            sums = builder.emit(relax.op.nn.conv2d(x, weights, kernel_layout="HWIO"))
+            normed = builder.emit(relax.op.nn.batch_norm(sums, *norm, 1))
+            output = builder.emit_output(normed[0])
+        builder.emit_func_output(output)
+    folded = rewriting.fold_batch_norms(builder.get())["main"]
+    values = rewriting._bindings(folded).values()
+    (convolution,) = (call for call in values if getattr(call.op, "name", "") == "relax.nn.conv2d")
+    assert convolution.args[1].same_as(folded.params[1])
+
+
+def test_a_multihead_attention_keeps_its_matrices() -> None:
+    """PyTorch's exporter repeats the matrix of queries, keys and values for each token where there is a batch."""
+    network = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    module, _ = positional_module(
+        network, lambda net, given: {"y": net(*given, *given, *given, need_weights=False)[0]}
+    )
+    x = torch.randn(4, 7, 32)
+    mod, params = written_as(*module_to_relax("heads", module.eval(), (x,)), GraphChoice.folded)
+    assert sum(math.prod(tensor.shape) for tensor in params) == 4 * 32 * 32 + 4 * 32
+    found = operators(mod)
+    assert found["relax.broadcast_to"] == 0
+    assert found["relax.permute_dims"] == 4  # of the heads
 
 
 def test_channels_last_changes_the_layout_at_the_ends_only(mobilenet: Any) -> None:

@@ -205,6 +205,15 @@ def test_what_is_not_stored_is_no_reason_to_divide() -> None:
     assert parts(products, lambda x, w: op.nn.relu(op.nn.silu(op.matmul(x, w))), "matmul") == 2
 
 
+def test_tensors_without_numbers_are_no_obstacle() -> None:
+    def cached(x: Any, w: Any) -> Any:
+        return op.concat([op.matmul(op.strided_slice(x, [1], [0], [0]), w), op.matmul(x, w)], 1)
+
+    assert parts([(4, 3, 6), (6, 8)], cached, "concat") == 1
+    assert parts([(4, 0)], op.exp, "exp") == 1
+    assert parts([(0, 6)], op.exp, "exp") == 1
+
+
 def test_a_table_is_not_read_whole() -> None:
     """Of an embedding's rows a sample reads its own."""
 

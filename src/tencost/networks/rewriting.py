@@ -66,8 +66,8 @@ def fold_batch_norms(mod: Any) -> Any:
     """Multiply a convolution's weights by the scale of the batch norm that follows it; its shift stays, as a bias.
 
     So are those of a matrix product, whose rows may be laid out otherwise before they are normalized, as LeViT's are.
-    What is computed of weights only is folded when the weights are bound. Without it TVM 0.27 keeps four operators at
-    each output of a convolution, a division among them.
+    Any other batch norm is a product and a sum. What is computed of weights only is folded when the weights are bound.
+    Without it TVM 0.27 keeps four operators at each output of a convolution, a division among them.
     """
     from tvm import relax
     from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -82,7 +82,9 @@ def fold_batch_norms(mod: Any) -> Any:
                 return super().visit_tuple_getitem_(item)
             found = _product_before(norm, bound, used)
             if found is None:
-                return super().visit_tuple_getitem_(item)
+                scale, shift = (_along_second(part, norm) for part in _scale_and_shift(norm))
+                scaled = relax.op.multiply(self.visit_expr(norm.args[0]), scale)
+                return relax.op.add(self.builder_.emit(scaled), shift)
             product, bias = found
             weights, shift = _scaled(product, bias, norm)
             data = [self.visit_expr(product.args[0]), self.builder_.normalize(weights)]
@@ -124,12 +126,19 @@ def _product_before(norm: Any, bound: dict[Any, Any], used: Counter[Any]) -> tup
             is_matrix = name == "relax.matmul"
             if is_matrix and not _are_columns(product, norm):
                 continue
-            if is_reshaped and not is_matrix:
+            if not is_matrix and (is_reshaped or not _has_channels_second(product)):
                 continue
             shape = static_shape(product)
             if bias is None or _is_along(bias, -1 if is_matrix else 1 - len(shape), shape):
                 return product, bias
     return None
+
+
+def _has_channels_second(convolution: Any) -> bool:
+    """Say whether a convolution's output has the channels that its weights lead with as its second axis."""
+    attrs = convolution.attrs
+    layouts = (str(attrs.data_layout), str(attrs.out_layout or attrs.data_layout))
+    return all(layout[:2] == "NC" for layout in layouts) and str(attrs.kernel_layout)[0] == "O"
 
 
 def _are_columns(product: Any, norm: Any) -> bool:
@@ -152,13 +161,8 @@ def _scaled(product: Any, bias: Any, norm: Any) -> tuple[Any, Any]:
     """Return a product's weights with the scale of its batch norm in them, and what is then to be added."""
     from tvm import relax
 
-    op, attrs = relax.op, norm.attrs
-    _, gamma, beta, mean, variance = norm.args
-    kind = str(product.ty.dtype)
-    root = op.sqrt(op.add(variance, relax.const(float(attrs.epsilon), kind)))
-    scale = op.divide(gamma if attrs.scale else relax.const(1.0, kind), root)
-    shift = op.multiply(mean, scale)
-    shift = op.subtract(beta, shift) if attrs.center else op.negative(shift)
+    op = relax.op
+    scale, shift = _scale_and_shift(norm)
     weights = product.args[1]
     if product.op.name != "relax.matmul":
         channels, ones = weights.ty.shape[0], (1,) * (len(weights.ty.shape) - 2)
@@ -167,6 +171,27 @@ def _scaled(product: Any, bias: Any, norm: Any) -> tuple[Any, Any]:
     else:
         weights = op.multiply(weights, scale)
     return weights, shift if bias is None else op.add(op.multiply(bias, scale), shift)
+
+
+def _scale_and_shift(norm: Any) -> tuple[Any, Any]:
+    """Return what a batch norm multiplies each channel by, and what it then adds."""
+    from tvm import relax
+
+    op, attrs = relax.op, norm.attrs
+    data, gamma, beta, mean, variance = norm.args
+    kind = str(data.ty.dtype)
+    root = op.sqrt(op.add(variance, relax.const(float(attrs.epsilon), kind)))
+    scale = op.divide(gamma if attrs.scale else relax.const(1.0, kind), root)
+    shift = op.multiply(mean, scale)
+    return scale, op.subtract(beta, shift) if attrs.center else op.negative(shift)
+
+
+def _along_second(values: Any, norm: Any) -> Any:
+    """Return a value a channel in the shape that is broadcast along the second axis of what is normalized."""
+    from tvm import relax
+
+    shape = norm.args[0].ty.shape
+    return relax.op.reshape(values, (1, shape[1], *(1,) * (len(shape) - 2)))
 
 
 def channels_last(mod: Any) -> Any:
@@ -418,7 +443,8 @@ def without_detours(mod: Any) -> Any:
 
     A stack of matrices has several batch axes: the exporter makes one of them for a product, and several of one again.
     And its softmax looks for rows of -inf, which a mask leaves nothing of: where there is no mask there is none.
-    A tensor that is reshaped twice is reshaped once, and not at all where it then has the shape it had.
+    A tensor that is reshaped twice is reshaped once, and not at all where it then has the shape it had. A matrix that
+    is repeated for each of a stack, as in nn.MultiheadAttention with a batch, is multiplied with all of them as it is.
     """
     from tvm import ir, relax
     from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -438,15 +464,21 @@ def without_detours(mod: Any) -> Any:
         return call if name.removeprefix("relax.") in names else None
 
     def unshaped(value: Any) -> Any:
-        """Return the value that reshapes began with."""
+        """Return the value that reshapes began with, or the stacked product that the last of them is."""
         call = call_of(value, "reshape")
-        return value if call is None else unshaped(call.args[0])
+        return value if call is None or stacks(call) is not None else unshaped(call.args[0])
 
     def plain(value: Any) -> Any:
         """Return what a value is where it is only broadcast to its own shape."""
         call = call_of(value, "broadcast_to")
         shape = None if call is None else shape_of(call)
         return plain(call.args[0]) if shape and shape == shape_of(call.args[0]) else value
+
+    def repeated(value: Any) -> Any:
+        """Return the matrix that a stack consists of; None of another stack."""
+        call = call_of(value, "broadcast_to")
+        matrix = None if call is None else call.args[0]
+        return matrix if matrix is not None and len(shape_of(matrix) or ()) == 2 else None
 
     def stacks(call: Any) -> list[Any] | None:
         """Return the two stacks whose product a reshape returns, None where it is something else."""
@@ -495,6 +527,9 @@ def without_detours(mod: Any) -> Any:
             name = getattr(call.op, "name", "")
             if name == "relax.where" and (weights := unmasked(call)) is not None:
                 return self.visit_expr(weights)
+            if name == "relax.matmul" and (matrix := repeated(call.args[1])) is not None:
+                rows = plain(call.args[0])
+                return relax.op.matmul(self.visit_expr(rows), self.visit_expr(matrix))
             if name == "relax.reshape" and (matrices := stacks(call)) is not None:
                 return relax.op.matmul(*(self.visit_expr(each) for each in matrices))
             if name == "relax.reshape" and (shape := shape_of(call)) is not None:

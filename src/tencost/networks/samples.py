@@ -48,7 +48,7 @@ def sample_by_sample(mod: Any, inputs: int, cores: int = 1) -> Any:
         cores: among which the samples of a part are divided, if they can be.
     """
     sizes = {(static_shape(parameter) or (1,))[0] for parameter in mod["main"].params[:inputs]}
-    if len(sizes) != 1 or sizes == {1}:
+    if len(sizes) != 1 or not sizes.isdisjoint({0, 1}):
         return mod
     (samples,) = sizes
     known = with_pads(mod)
@@ -95,9 +95,8 @@ def _parts_of(
     from tvm import relax
 
     values: list[int] = []
-    weights: list[
-        tuple[int, float]
-    ] = []  # bytes, and with how many rows of all parts each number is multiplied
+    # Bytes, and with how many rows of all parts each number is multiplied.
+    weights: list[tuple[int, int]] = []
     scores = _scores(bindings, divided)
     for binding in bindings:
         call = binding.value
@@ -109,7 +108,8 @@ def _parts_of(
         values.append(4 * sum(count_of(value) for value in stored if value not in scores))
         if call.op.name not in TABLES:  # of which few rows are read
             known = 4 * sum(map(count_of, arguments)) - 4 * sum(map(count_of, handed))
-            weights.append((known, count_of(binding.var) / (static_shape(binding.var) or (1,))[-1]))
+            rows = math.prod(static_shape(binding.var)[:-1])
+            weights.append((known, max(rows, 1)))
 
     def cost(size: int, parts: int, caches: int) -> int:
         """Return what reading so much of all parts costs: twice as much from memory as from the last cache."""

@@ -347,8 +347,9 @@ def _compile_by_rule(
         granted = tvm.target.Target(leave(ruled, target))
         built = _compile(ruled, granted, packs=packs, note=note)
     for name, reason in refused.items():
+        direct = "; network.winograd=false computes it directly" if "winograd" in name else ""
         note(
-            f"operator {name} has TVM's default schedule, as it cannot be compiled by rule: {reason}"
+            f"operator {name} has TVM's default schedule, as it cannot be compiled by rule: {reason}{direct}"
         )
     return built
 

@@ -228,8 +228,10 @@ def attention(
     # The maxima of all rows first: a core is through with several at a time.
     peak_of, peak = row_peak(rows_of_scores, [row_of_peak], columns, lanes)
     peak_of.append(tirx.BufferStore(peaks, peak, [row_of_peak]))
+    peak = tirx.BufferLoad(peaks, [row])
+    halvings = (columns - 1).bit_length()  # so that no sum is more than the largest value
     exponentials, share, tail = row_exponentials(
-        rows_of_scores, rows_of_scores, [row], columns, lanes, tirx.BufferLoad(peaks, [row])
+        rows_of_scores, rows_of_scores, [row], columns, lanes, peak, halvings
     )
     if tail is not None:
         last = tirx.Ramp(_whole(columns - lanes), _whole(1), lanes)

@@ -111,7 +111,7 @@ def row_peak(data: Any, places: list[Any], size: int, lanes: int) -> tuple[list[
 
 
 def row_exponentials(
-    data: Any, output: Any, places: list[Any], size: int, lanes: int, peak: Any
+    data: Any, output: Any, places: list[Any], size: int, lanes: int, peak: Any, halvings: int = 0
 ) -> tuple[list[Any], Any, Any]:
     """Compute the exponentials of a row's distances from its maximum, and one over their sum.
 
@@ -122,6 +122,7 @@ def row_exponentials(
         size: numbers of a row, at least `lanes`.
         lanes: numbers of a vector.
         peak: the maximum.
+        halvings: how often each exponential is halved.
 
     Returns:
         The statements, the variable of one over the sum, and that of the row's last vector, which is not written yet,
@@ -132,14 +133,18 @@ def row_exponentials(
     row = _Row(places, size, lanes)
     peaks = tirx.Broadcast(peak, lanes)
     total = row.summed("total", 0.0)
+
+    def exponential(at: list[Any]) -> Any:
+        return exp_at_most_one(tirx.BufferLoad(data, at) - peaks, halvings)
+
     tail = None
     if row.rest:  # read before the output is written, which may be the same tensor
-        tail = row.bound("tail", exp_at_most_one(tirx.BufferLoad(data, row.last) - peaks))
+        tail = row.bound("tail", exponential(row.last))
 
     def exponentials(at: list[Any]) -> list[Any]:
         value = tirx.Var("value", f"float32x{lanes}")
         return [
-            tirx.Bind(value, exp_at_most_one(tirx.BufferLoad(data, at) - peaks)),
+            tirx.Bind(value, exponential(at)),
             row.update(total, tirx.Add, value),
             tirx.BufferStore(output, value, at),
         ]

@@ -163,22 +163,27 @@ def _exp_of(x: Any) -> Any:
     return tirx.Select(x < number_like(_SMALLEST, x), number_like(0.0, x), value)
 
 
-def exp_at_most_one(x: Any) -> Any:
+def exp_at_most_one(x: Any, halvings: int = 0) -> Any:
     """Return exp of what is at most 0, as of a row's distances from its maximum; NaN stays.
 
     It takes two thirds of the operations that any number's exp takes: it has one end, and 2^n is one factor.
+
+    Args:
+        x: the numbers.
+        halvings: how often the result is halved, which costs nothing.
     """
     from tvm import tirx
 
     lanes = str(x.ty.dtype).removeprefix("float32")
-    bounded = tirx.Max(x, number_like(_SMALLEST, x))
+    smallest = number_like(_SMALLEST + halvings * math.log(2), x)
+    bounded = tirx.Max(x, smallest)
     whole = tirx.floor(bounded * number_like(math.log2(math.e), x) + number_like(0.5, x))
     rest = x - whole * number_like(0.693359375, x) - whole * number_like(-2.12194440e-4, x)
     value = _polynomial(rest, _EXP) * (rest * rest) + rest + number_like(1.0, x)
-    exponent = tirx.Cast(f"int32{lanes}", whole) + tirx.const(127, f"int32{lanes}")
+    exponent = tirx.Cast(f"int32{lanes}", whole) + tirx.const(127 - halvings, f"int32{lanes}")
     bits = exponent << tirx.const(23, f"int32{lanes}")
     value = value * tirx.reinterpret(str(x.ty.dtype), bits)
-    return tirx.Select(x < number_like(_SMALLEST, x), number_like(0.0, x), value)
+    return tirx.Select(x < smallest, number_like(0.0, x), value)
 
 
 def _erf(call: Any) -> Any:
