@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -59,3 +60,21 @@ def test_what_follows_from_weights_alone_is_a_constant(tmp_path: Path) -> None:
     assert [node.op_type for node in model.graph.node if node.op_type != "Constant"] == ["Add"]
     (found,) = ReferenceEvaluator(model).run(None, {model.graph.input[0].name: scores.numpy()})
     assert np.allclose(found, network(scores).detach().numpy(), rtol=1e-5)
+
+
+def test_an_export_that_is_tried_in_two_ways_prints_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """PyTorch's tracer refuses this one, and would print the whole graph."""
+
+    class Heads(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(24, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.attention(x, x, x)[0]
+
+    model = module_to_onnx("heads", Heads().eval(), (torch.ones(2, 5, 24),))
+    assert len(model.graph.node) > 5
+    assert capfd.readouterr() == ("", "")

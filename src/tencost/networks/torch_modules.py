@@ -79,10 +79,15 @@ def _traced(module: Any, tensors: tuple[Any, ...]) -> Any:
     import onnx
     import torch
 
-    torch._C._jit_set_onnx_log_enabled(False)  # it prints the whole graph where it fails
-    file = io.BytesIO()
+    file, prints = io.BytesIO(), torch._C._jit_onnx_log
     export: Any = torch.onnx.export  # its annotations know paths only
-    export(module, tensors, file, dynamo=False, verbose=False)
+    torch._C._jit_onnx_log = lambda *_: (
+        None
+    )  # the whole graph where it fails, though verbose is False
+    try:
+        export(module, tensors, file, dynamo=False, verbose=False)
+    finally:
+        torch._C._jit_onnx_log = prints
     return onnx.load_from_string(file.getvalue())
 
 

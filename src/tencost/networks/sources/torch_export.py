@@ -78,7 +78,8 @@ def _trusted_program(config: NetworkConfig, path: Path) -> Any:
     if not config.trusted:
         raise UntrustedError(
             f"network.path: reading {path} can run code that it brings along (PyTorch unpickles parts of it). If "
-            "you know who made it: network.trusted=true. Otherwise make it ONNX, network=onnx, which holds no code"
+            "you know who made it: network.trusted=true (in Python trusted=True). Otherwise make it ONNX, "
+            "network=onnx, which holds no code"
         )
     require_module("torch")
     return _load_program(path)
