@@ -25,6 +25,8 @@ from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks import rewriting
+from tencost.networks.batch_norms import fold_batch_norms
+from tencost.networks.bindings import bindings_of
 from tencost.networks.lowering import fuse
 from tencost.networks.network import load_network, lowered, variant_name
 from tencost.networks.rewriting import (
@@ -214,8 +216,8 @@ def test_weights_of_another_layout_are_not_scaled() -> None:
             normed = builder.emit(relax.op.nn.batch_norm(sums, *norm, 1))
             output = builder.emit_output(normed[0])
         builder.emit_func_output(output)
-    folded = rewriting.fold_batch_norms(builder.get())["main"]
-    values = rewriting._bindings(folded).values()
+    folded = fold_batch_norms(builder.get())["main"]
+    values = bindings_of(folded).values()
     (convolution,) = (call for call in values if getattr(call.op, "name", "") == "relax.nn.conv2d")
     assert convolution.args[1].same_as(folded.params[1])
 

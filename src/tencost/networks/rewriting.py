@@ -7,13 +7,14 @@ of the network as it is, so their records and programs do not meet.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from tencost.config import GraphChoice
-from tencost.networks.sample_rules import static_shape
+from tencost.networks.batch_norms import CONVOLUTIONS, fold_batch_norms
+from tencost.networks.bindings import bindings_of
+from tencost.networks.detours import without_detours
 from tencost.networks.transpositions import with_few_transpositions
 
 
@@ -33,12 +34,6 @@ def written_as(mod: Any, params: list[Any], choice: GraphChoice) -> tuple[Any, l
     return with_weights_computed(with_few_transpositions(mod), params)
 
 
-_CONVOLUTIONS = {
-    "relax.nn.conv1d": ["NWC", "WIO"],
-    "relax.nn.conv2d": ["NHWC", "HWIO"],
-    "relax.nn.conv3d": ["NDHWC", "DHWIO"],
-}
-"""Operator -> the layouts of its data and its weights that channels_last gives it."""
 _TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose")
 
 
@@ -55,143 +50,12 @@ def candidates(mod: Any, choice: GraphChoice, kind: str) -> tuple[GraphChoice, .
     if choice is not GraphChoice.auto:
         return (choice,)
     operators = {
-        getattr(getattr(value, "op", None), "name", "") for value in _bindings(mod["main"]).values()
+        getattr(getattr(value, "op", None), "name", "")
+        for value in bindings_of(mod["main"]).values()
     }
-    convolves = not operators.isdisjoint(_CONVOLUTIONS)
+    convolves = not operators.isdisjoint(CONVOLUTIONS)
     first = (GraphChoice.channels_last,) if convolves and kind == "llvm" else ()
     return (*first, GraphChoice.folded, GraphChoice.as_is)
-
-
-def fold_batch_norms(mod: Any) -> Any:
-    """Multiply a convolution's weights by the scale of the batch norm that follows it; its shift stays, as a bias.
-
-    So are those of a matrix product, whose rows may be laid out otherwise before they are normalized, as LeViT's are.
-    Any other batch norm is a product and a sum. What is computed of weights only is folded when the weights are bound.
-    Without it TVM 0.27 keeps four operators at each output of a convolution, a division among them.
-    """
-    from tvm import relax
-    from tvm.relax.expr_functor import PyExprMutator, mutator
-
-    bound, used = _bindings(mod["main"]), _uses(mod["main"])
-
-    @mutator
-    class Fold(PyExprMutator):
-        def visit_tuple_getitem_(self, item: Any) -> Any:
-            norm = _call_of("relax.nn.batch_norm", bound.get(item.tuple_value))
-            if norm is None or item.index != 0 or norm.attrs.axis != 1:
-                return super().visit_tuple_getitem_(item)
-            found = _product_before(norm, bound, used)
-            if found is None:
-                scale, shift = (_along_second(part, norm) for part in _scale_and_shift(norm))
-                scaled = relax.op.multiply(self.visit_expr(norm.args[0]), scale)
-                return relax.op.add(self.builder_.emit(scaled), shift)
-            product, bias = found
-            weights, shift = _scaled(product, bias, norm)
-            data = [self.visit_expr(product.args[0]), self.builder_.normalize(weights)]
-            scaled = relax.Call(product.op, data, product.attrs, product.ty_args)
-            sums, shape = relax.op.add(scaled, shift), norm.args[0].ty.shape
-            if len(shape) == len(product.ty.shape):
-                return sums
-            return relax.op.reshape(self.builder_.emit(sums), shape)
-
-    folding = Fold(mod)
-    folding.builder_.update_func(mod.get_global_var("main"), folding.visit_expr(mod["main"]))
-    return relax.transform.DeadCodeElimination()(
-        relax.transform.Normalize()(folding.builder_.get())
-    )
-
-
-def _call_of(name: str, value: Any) -> Any:
-    """Return a call if it is of an operator of this name, else None."""
-    return value if getattr(getattr(value, "op", None), "name", "") == name else None
-
-
-def _product_before(norm: Any, bound: dict[Any, Any], used: Counter[Any]) -> tuple[Any, Any] | None:
-    """Return the product that a batch norm is of, and the bias that is added to it or None; None for anything else."""
-
-    def step_before(value: Any, name: str) -> Any:
-        """Return the call that a value is, which nothing else takes, if it is of this operator."""
-        return _call_of(name, bound.get(value)) if used[value] == 1 else None
-
-    sums, is_reshaped = norm.args[0], False
-    while (rows := step_before(sums, "relax.reshape")) is not None:
-        sums, is_reshaped = rows.args[0], True
-    added = step_before(sums, "relax.add")
-    pairs = [(sums, None)] if added is None else [tuple(added.args), tuple(added.args)[::-1]]
-    for value, bias in pairs:
-        for name in ("relax.matmul", *_CONVOLUTIONS):
-            product = step_before(value, name)
-            if product is None:
-                continue
-            is_matrix = name == "relax.matmul"
-            if is_matrix and not _are_columns(product, norm):
-                continue
-            if not is_matrix and (is_reshaped or not _has_channels_second(product)):
-                continue
-            shape = static_shape(product)
-            if bias is None or _is_along(bias, -1 if is_matrix else 1 - len(shape), shape):
-                return product, bias
-    return None
-
-
-def _has_channels_second(convolution: Any) -> bool:
-    """Say whether a convolution's output has the channels that its weights lead with as its second axis."""
-    attrs = convolution.attrs
-    layouts = (str(attrs.data_layout), str(attrs.out_layout or attrs.data_layout))
-    return all(layout[:2] == "NC" for layout in layouts) and str(attrs.kernel_layout)[0] == "O"
-
-
-def _are_columns(product: Any, norm: Any) -> bool:
-    """Say whether a batch norm is of the columns that a matrix product makes of rows, however these are laid out."""
-    rows, weights = (static_shape(operand) for operand in product.args)
-    normalized = static_shape(norm.args[0])
-    is_known = len(rows) >= 2 and len(weights) == 2 and len(normalized) == 2
-    return is_known and normalized[-1] == weights[-1]
-
-
-def _is_along(bias: Any, axis: int, shape: tuple[int, ...]) -> bool:
-    """Say whether a bias has one number for each place along an axis, counted from the end."""
-    own = static_shape(bias)
-    ones = (1,) * (len(shape) - len(own))
-    wanted = [size if place - len(shape) == axis else 1 for place, size in enumerate(shape)]
-    return bool(shape) and [*ones, *own] == wanted
-
-
-def _scaled(product: Any, bias: Any, norm: Any) -> tuple[Any, Any]:
-    """Return a product's weights with the scale of its batch norm in them, and what is then to be added."""
-    from tvm import relax
-
-    op = relax.op
-    scale, shift = _scale_and_shift(norm)
-    weights = product.args[1]
-    if product.op.name != "relax.matmul":
-        channels, ones = weights.ty.shape[0], (1,) * (len(weights.ty.shape) - 2)
-        weights = op.multiply(weights, op.reshape(scale, (channels, 1, *ones)))
-        scale, shift = (op.reshape(each, (1, channels, *ones)) for each in (scale, shift))
-    else:
-        weights = op.multiply(weights, scale)
-    return weights, shift if bias is None else op.add(op.multiply(bias, scale), shift)
-
-
-def _scale_and_shift(norm: Any) -> tuple[Any, Any]:
-    """Return what a batch norm multiplies each channel by, and what it then adds."""
-    from tvm import relax
-
-    op, attrs = relax.op, norm.attrs
-    data, gamma, beta, mean, variance = norm.args
-    kind = str(data.ty.dtype)
-    root = op.sqrt(op.add(variance, relax.const(float(attrs.epsilon), kind)))
-    scale = op.divide(gamma if attrs.scale else relax.const(1.0, kind), root)
-    shift = op.multiply(mean, scale)
-    return scale, op.subtract(beta, shift) if attrs.center else op.negative(shift)
-
-
-def _along_second(values: Any, norm: Any) -> Any:
-    """Return a value a channel in the shape that is broadcast along the second axis of what is normalized."""
-    from tvm import relax
-
-    shape = norm.args[0].ty.shape
-    return relax.op.reshape(values, (1, shape[1], *(1,) * (len(shape) - 2)))
 
 
 def channels_last(mod: Any) -> Any:
@@ -200,7 +64,7 @@ def channels_last(mod: Any) -> Any:
 
     mod = _understood(_rewritten(mod, _without_zeros_between))
     fenced, is_fenced = _fenced(mod)
-    mod = relax.transform.ConvertLayout(_CONVOLUTIONS)(fenced)
+    mod = relax.transform.ConvertLayout(CONVOLUTIONS)(fenced)
     if is_fenced:
         mod = _unfenced(relax.transform.Normalize()(mod))
     mod = relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
@@ -338,7 +202,7 @@ def with_weights_computed(mod: Any, params: list[Any]) -> tuple[Any, list[Any]]:
     weights = list(main.params)[len(inputs) :]
     arrays = {name: tensor.numpy() for name, tensor in zip(weights, params, strict=True)}
     replacements: dict[Any, Any] = {}
-    for variable, value in _bindings(main).items():
+    for variable, value in bindings_of(main).items():
         array = _computed(value, arrays)
         if isinstance(array, list):  # parts of a weight, each a variable of its own below
             arrays[variable] = array
@@ -438,113 +302,6 @@ def _rewritten(mod: Any, rewrite: Any) -> Any:
     return relax.transform.Normalize()(rewriting.builder_.get())
 
 
-def without_detours(mod: Any) -> Any:
-    """Take back what PyTorch's exporter adds to an attention, across which TVM fuses nothing.
-
-    A stack of matrices has several batch axes: the exporter makes one of them for a product, and several of one again.
-    And its softmax looks for rows of -inf, which a mask leaves nothing of: where there is no mask there is none.
-    A tensor that is reshaped twice is reshaped once, and not at all where it then has the shape it had. A matrix that
-    is repeated for each of a stack, as in nn.MultiheadAttention with a batch, is multiplied with all of them as it is.
-    """
-    from tvm import ir, relax
-    from tvm.relax.expr_functor import PyExprMutator, mutator
-
-    values, uses = _bindings(mod["main"]), _uses(mod["main"])
-
-    def shape_of(value: Any) -> list[int] | None:
-        shape = getattr(value.ty, "shape", None)
-        if shape is None or not all(hasattr(size, "value") for size in shape):
-            return None
-        return [int(size) for size in shape]
-
-    def call_of(value: Any, *names: str) -> Any:
-        """Return the call that a variable is bound to, if it is of one of these operators."""
-        call = values.get(value)
-        name = getattr(getattr(call, "op", None), "name", "")
-        return call if name.removeprefix("relax.") in names else None
-
-    def unshaped(value: Any) -> Any:
-        """Return the value that reshapes began with, or the stacked product that the last of them is."""
-        call = call_of(value, "reshape")
-        return value if call is None or stacks(call) is not None else unshaped(call.args[0])
-
-    def plain(value: Any) -> Any:
-        """Return what a value is where it is only broadcast to its own shape."""
-        call = call_of(value, "broadcast_to")
-        shape = None if call is None else shape_of(call)
-        return plain(call.args[0]) if shape and shape == shape_of(call.args[0]) else value
-
-    def repeated(value: Any) -> Any:
-        """Return the matrix that a stack consists of; None of another stack."""
-        call = call_of(value, "broadcast_to")
-        matrix = None if call is None else call.args[0]
-        return matrix if matrix is not None and len(shape_of(matrix) or ()) == 2 else None
-
-    def stacks(call: Any) -> list[Any] | None:
-        """Return the two stacks whose product a reshape returns, None where it is something else."""
-        product, shape = call_of(call.args[0], "matmul"), shape_of(call)
-        if product is None or uses[call.args[0]] != 1 or shape is None or len(shape) < 4:
-            return None
-        parts = [call_of(each, "reshape") for each in product.args]
-        if None in parts:
-            return None
-        matrices = [plain(each.args[0]) for each in parts]
-        first, second = (shape_of(each) for each in matrices)
-        if first is None or second is None or first[-1] != second[-2]:
-            return None
-        batch, flat = shape[:-2], [math.prod(shape[:-2])]
-        fits = (first[:-1], second[:-2], second[-1]) == (shape[:-1], batch, shape[-1])
-        fits = fits and [shape_of(each) for each in parts] == [
-            flat + first[-2:],
-            flat + second[-2:],
-        ]
-        return matrices if fits else None
-
-    def unmasked(call: Any) -> Any:
-        """Return the softmax of a choice that only looks for rows of -inf, in scores without a mask; else None."""
-        value, zeros, weights = call.args
-        softmax = call_of(weights, "nn.softmax")
-        if softmax is None or call_of(zeros, "full_like") is None:
-            return None
-        for name in ("logical_not", "astype", "max", "astype", "logical_not"):
-            step = call_of(value, name)
-            if step is None:
-                return None
-            value = step.args[0]
-        test, scores = call_of(value, "equal"), softmax.args[0]
-        if test is None or not test.args[0].same_as(scores):
-            return None
-        limit = test.args[1]
-        if not isinstance(limit, ir.GenericConst) or limit.value.numpy() != -math.inf:
-            return None
-        reshaped = call_of(scores, "reshape")
-        product = call_of(scores if reshaped is None else reshaped.args[0], "matmul")
-        return None if product is None else weights
-
-    @mutator
-    class Rewrite(PyExprMutator):
-        def visit_call_(self, call: Any) -> Any:
-            name = getattr(call.op, "name", "")
-            if name == "relax.where" and (weights := unmasked(call)) is not None:
-                return self.visit_expr(weights)
-            if name == "relax.matmul" and (matrix := repeated(call.args[1])) is not None:
-                rows = plain(call.args[0])
-                return relax.op.matmul(self.visit_expr(rows), self.visit_expr(matrix))
-            if name == "relax.reshape" and (matrices := stacks(call)) is not None:
-                return relax.op.matmul(*(self.visit_expr(each) for each in matrices))
-            if name == "relax.reshape" and (shape := shape_of(call)) is not None:
-                base = unshaped(call.args[0])
-                whole = self.visit_expr(base)
-                return whole if shape == shape_of(base) else relax.op.reshape(whole, shape)
-            return super().visit_call_(call)
-
-    rewriting = Rewrite(mod)
-    rewriting.builder_.update_func(mod.get_global_var("main"), rewriting.visit_expr(mod["main"]))
-    rewritten = relax.transform.Normalize()(rewriting.builder_.get())
-    rewritten = relax.transform.CanonicalizeBindings()(rewritten)  # where no reshape is left
-    return relax.transform.DeadCodeElimination()(rewritten)
-
-
 _REORDERS = "meta_schedule.layout_rewrite_preproc"
 """What MetaSchedule and our rules write at a block that reorders a weight."""
 
@@ -597,27 +354,3 @@ def _reorders(function: Any) -> bool:
     marks: list[bool] = []
     structural_walk(function, (SBlock, lambda block: marks.append(_REORDERS in block.annotations)))
     return any(marks)
-
-
-def _bindings(function: Any) -> dict[Any, Any]:
-    """Return what each variable is bound to."""
-    return {
-        binding.var: binding.value
-        for block in function.body.blocks
-        for binding in block.bindings
-        if hasattr(binding, "value")
-    }
-
-
-def _uses(function: Any) -> Counter[Any]:
-    """Return how often calls and tuples take each expression."""
-    from tvm import relax
-
-    uses: Counter[Any] = Counter()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call | relax.Tuple):
-            uses.update(node.args if isinstance(node, relax.Call) else node.fields)
-
-    relax.analysis.post_order_visit(function.body, visit)
-    return uses
