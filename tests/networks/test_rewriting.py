@@ -222,6 +222,19 @@ def test_weights_of_another_layout_are_not_scaled() -> None:
     assert convolution.args[1].same_as(folded.params[1])
 
 
+def test_a_matrix_that_is_repeated_for_the_same_rows_stays_repeated(target: dict[str, Any]) -> None:
+    class Repeated(torch.nn.Module):
+        def forward(self, x: Any, w: Any) -> Any:
+            return x @ w.expand(3, 5, 6)
+
+    tensors = (torch.randn(4, 5), torch.randn(5, 6))
+    module, _ = positional_module(Repeated(), lambda net, given: {"y": net(*given)})
+    mod, _ = written_as(*module_to_relax("repeated", module, tensors), GraphChoice.folded)
+    machine = relax.VirtualMachine(tvm.compile(fuse(mod), target=Target(target)), tvm.cpu())
+    (output,) = machine["main"](*(tvm.runtime.tensor(tensor.numpy()) for tensor in tensors))
+    np.testing.assert_allclose(output.numpy(), Repeated()(*tensors), rtol=1e-5, atol=1e-6)
+
+
 def test_a_multihead_attention_keeps_its_matrices() -> None:
     """PyTorch's exporter repeats the matrix of queries, keys and values for each token where there is a batch."""
     network = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()

@@ -44,11 +44,14 @@ def without_detours(mod: Any) -> Any:
         shape = None if call is None else shape_of(call)
         return plain(call.args[0]) if shape and shape == shape_of(call.args[0]) else value
 
-    def repeated(value: Any) -> Any:
-        """Return the matrix that a stack consists of; None of another stack."""
-        call = call_of(value, "broadcast_to")
-        matrix = None if call is None else call.args[0]
-        return matrix if matrix is not None and len(shape_of(matrix) or ()) == 2 else None
+    def repeated(product: Any) -> Any:
+        """Return the matrix that a product's second stack repeats for stacked rows; None of any other product."""
+        rows, stack = (shape_of(each) for each in product.args)
+        call = call_of(product.args[1], "broadcast_to")
+        if call is None or rows is None or stack is None or rows[:-2] != stack[:-2]:
+            return None
+        matrix = call.args[0]
+        return matrix if len(shape_of(matrix) or ()) == 2 else None
 
     def stacks(call: Any) -> list[Any] | None:
         """Return the two stacks whose product a reshape returns, None where it is something else."""
@@ -97,7 +100,7 @@ def without_detours(mod: Any) -> Any:
             name = getattr(call.op, "name", "")
             if name == "relax.where" and (weights := unmasked(call)) is not None:
                 return self.visit_expr(weights)
-            if name == "relax.matmul" and (matrix := repeated(call.args[1])) is not None:
+            if name == "relax.matmul" and (matrix := repeated(call)) is not None:
                 rows = plain(call.args[0])
                 return relax.op.matmul(self.visit_expr(rows), self.visit_expr(matrix))
             if name == "relax.reshape" and (matrices := stacks(call)) is not None:
