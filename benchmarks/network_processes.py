@@ -106,7 +106,11 @@ def command(
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process when the one that started it ends, however that is."""
+    """Have the system kill this process when the one that started it ends, however that is; and listen to Ctrl-C.
+
+    What a shell's script runs in the background does not, nor what that starts.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
