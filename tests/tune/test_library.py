@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import tencost
-from tencost.errors import ConfigError, HardwareError, TuneError
+from tencost.errors import ConfigError, HardwareError, TuneError, UntrustedError
 from tencost.tune import library_cache
 from tencost.tune.library import CompiledNetwork, runtime_tensor
 from tencost.workers import hardware
@@ -386,6 +386,16 @@ def test_wrong_arguments_are_named(
     values = {name: value for name, value in (arguments() | change).items() if value is not None}
     with pytest.raises(error, match=message):
         fast(**values)
+
+
+def test_a_file_of_torch_export_is_trusted_by_either_word(folder: Path) -> None:
+    module, x = torch.nn.Linear(3, 4).eval(), torch.ones(2, 3)
+    torch.export.save(torch.export.export(module, (x,)), folder / "linear.pt2")
+    with pytest.raises(UntrustedError, match=r"network.trusted=true \(in Python trusted=True\)"):
+        tencost.compile(folder / "linear.pt2")
+    for asked in ({"trusted": True}, {"overrides": ["network.trusted=true"]}):
+        found = tencost.compile(folder / "linear.pt2", **asked)(x)
+        torch.testing.assert_close(found, module(x).detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_no_library_or_network(fast: CompiledNetwork, tmp_path: Path) -> None:

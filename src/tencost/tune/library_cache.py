@@ -56,10 +56,8 @@ def compile(
     source = _SUFFIXES.get(path.suffix)
     if source is None:
         raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
-    words = [f"network={source}", "hardware=local", *overrides]
-    if source == "torch_export":
-        words.append(f"network.trusted={str(trusted).lower()}")
-    return _compiled(words, path)
+    trust = ["network.trusted=true"] if trusted and source == "torch_export" else []
+    return _compiled([f"network={source}", "hardware=local", *trust, *overrides], path)
 
 
 def _compiled(words: list[str], path: Path) -> CompiledNetwork:
