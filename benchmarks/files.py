@@ -234,7 +234,7 @@ def table(results: Sequence[Result]) -> str:
             low, high = ratio_interval(ours["times_s"], best)
             ratio, interval = f"{ratios[-1]:.2f}", f" [{low:.2f}, {high:.2f}]"
         tuned = ""
-        if counts(arms.get(TUNED)) and peers:
+        if counts(arms.get(TUNED)) and counts(ours) and peers:
             tuned_s = statistics.median(arms[TUNED]["times_s"])
             tuned_ratios.append(tuned_s / statistics.median(best))
             low, high = ratio_interval(arms[TUNED]["times_s"], ours["times_s"])

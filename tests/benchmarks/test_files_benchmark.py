@@ -65,6 +65,15 @@ def test_litert_stands_beside_the_measure(files: ModuleType) -> None:
     assert "| 0.50 | 2.00 |" in line(table, "geometric mean")
 
 
+def test_what_was_tuned_stands_beside_the_default(files: ModuleType) -> None:
+    table = files.report([result("a", onnxruntime=arm(4), rules=arm(2), tuned=arm(1))])
+    assert "tuned 1, ratio 0.25, over default [0.50, 0.50]" in line(table, "a")
+    assert row(table, "a")[6] == "0.50 [0.50, 0.50]"
+    assert "0 missed; tuned, mean of 1: 0.25" in line(table, "geometric mean")
+    table = files.report([result("a", onnxruntime=arm(4), rules={"error": "no"}, tuned=arm(1))])
+    assert "tuned" not in table
+
+
 @pytest.mark.parametrize("lost", [{"error": "refused: LSTM"}, arm(1, error=0.5)])
 def test_a_file_that_is_refused_or_wrong_is_missed(files: ModuleType, lost: dict[str, Any]) -> None:
     slow = result("b", onnxruntime=arm(4), rules=arm(2))

@@ -104,6 +104,21 @@ def drawn(norm: Any) -> Any:
     return norm
 
 
+def operators_when_folded(network: Any, x: Any, target: dict[str, Any]) -> Counter[str]:
+    """Return the operators of a network with one batch norm, folded; it computes what PyTorch does."""
+    with torch.no_grad():
+        expected = network(x).numpy()
+    module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
+    mod, params = module_to_relax("normed", module.eval(), (x,))
+    assert operators(mod)["relax.nn.batch_norm"] == 1
+    mod, params = written_as(mod, params, GraphChoice.folded)
+    built = tvm.compile(fuse(mod), target=Target(target))
+    machine = relax.VirtualMachine(built, tvm.cpu())
+    (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
+    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
+    return operators(mod)
+
+
 WITH_NORMS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "rows": (lambda: Rows(bias=False), (2, 7, 12)),
     "rows and a bias": (lambda: Rows(bias=True), (2, 7, 12)),
@@ -122,20 +137,9 @@ WITH_NORMS: dict[str, tuple[Any, tuple[int, ...]]] = {
 def test_batch_norms_of_products_are_in_the_weights(name: str, target: dict[str, Any]) -> None:
     torch.manual_seed(0)
     make, shape = WITH_NORMS[name]
-    network, x = make().eval(), torch.randn(shape)
-    with torch.no_grad():
-        expected = network(x).numpy()
-    module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
-    mod, params = module_to_relax("normed", module.eval(), (x,))
-    assert operators(mod)["relax.nn.batch_norm"] == 1
-    mod, params = written_as(mod, params, GraphChoice.folded)
-    found = operators(mod)
+    found = operators_when_folded(make().eval(), torch.randn(shape), target)
     assert found["relax.nn.batch_norm"] == found["relax.divide"] == 0
     assert found["relax.add"] == 1
-    built = tvm.compile(fuse(mod), target=Target(target))
-    machine = relax.VirtualMachine(built, tvm.cpu())
-    (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
-    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_product_of_stacks_stays_one_where_it_is_reshaped_again() -> None:
@@ -189,18 +193,9 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_batch_norms_are_a_product_and_a_sum(name: str, target: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    network, x = Others(name).eval(), torch.randn(OTHERS[name])
-    with torch.no_grad():
-        expected = network(x).numpy()
-    module, _ = positional_module(network, lambda net, tensors: {"y": net(*tensors)})
-    mod, params = written_as(*module_to_relax("other", module.eval(), (x,)), GraphChoice.folded)
-    found = operators(mod)
+    found = operators_when_folded(Others(name).eval(), torch.randn(OTHERS[name]), target)
     assert found["relax.nn.batch_norm"] == found["relax.divide"] == found["relax.sqrt"] == 0
     assert found["relax.multiply"] == 1
-    built = tvm.compile(fuse(mod), target=Target(target))
-    machine = relax.VirtualMachine(built, tvm.cpu())
-    (output,) = machine["main"](tvm.runtime.tensor(x.numpy()), *params)
-    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_weights_of_another_layout_are_not_scaled() -> None:
@@ -222,12 +217,23 @@ def test_weights_of_another_layout_are_not_scaled() -> None:
     assert convolution.args[1].same_as(folded.params[1])
 
 
-def test_a_matrix_that_is_repeated_for_the_same_rows_stays_repeated(target: dict[str, Any]) -> None:
+REPEATED = {
+    "the same rows": ((4, 5), (5, 6), (3, 5, 6)),
+    "one row for all": ((4, 5), (1, 6), (5, 6)),
+    "one row for all of a stack": ((3, 4, 5), (1, 6), (3, 5, 6)),
+}
+"""Shapes of rows, of a matrix, and to which it is repeated."""
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_matrix_that_is_repeated_otherwise_stays_so(name: str, target: dict[str, Any]) -> None:
+    *shapes, repeated = REPEATED[name]
+
     class Repeated(torch.nn.Module):
         def forward(self, x: Any, w: Any) -> Any:
-            return x @ w.expand(3, 5, 6)
+            return x @ w.expand(repeated)
 
-    tensors = (torch.randn(4, 5), torch.randn(5, 6))
+    tensors = tuple(torch.randn(shape) for shape in shapes)
     module, _ = positional_module(Repeated(), lambda net, given: {"y": net(*given)})
     mod, _ = written_as(*module_to_relax("repeated", module, tensors), GraphChoice.folded)
     machine = relax.VirtualMachine(tvm.compile(fuse(mod), target=Target(target)), tvm.cpu())

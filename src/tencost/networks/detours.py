@@ -51,7 +51,7 @@ def without_detours(mod: Any) -> Any:
         if call is None or rows is None or stack is None or rows[:-2] != stack[:-2]:
             return None
         matrix = call.args[0]
-        return matrix if len(shape_of(matrix) or ()) == 2 else None
+        return matrix if shape_of(matrix) == stack[-2:] and len(stack) > 2 else None
 
     def stacks(call: Any) -> list[Any] | None:
         """Return the two stacks whose product a reshape returns, None where it is something else."""

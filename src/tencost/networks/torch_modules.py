@@ -81,9 +81,8 @@ def _traced(module: Any, tensors: tuple[Any, ...]) -> Any:
 
     file, prints = io.BytesIO(), torch._C._jit_onnx_log
     export: Any = torch.onnx.export  # its annotations know paths only
-    torch._C._jit_onnx_log = lambda *_: (
-        None
-    )  # the whole graph where it fails, though verbose is False
+    # Where it fails it would print the whole graph, though verbose is False.
+    torch._C._jit_onnx_log = lambda *_: None
     try:
         export(module, tensors, file, dynamo=False, verbose=False)
     finally:
