@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ class Arbitrary:
     family = "xgb"
 
     def predict(self, features: Ragged) -> Any:
-        return np.array([hash(features[at].tobytes()) % 997 / 997 for at in range(len(features))])
+        told = [blake2b(features[at].tobytes(), digest_size=4) for at in range(len(features))]
+        return np.array([int.from_bytes(one.digest(), "little") / 2**32 for one in told])
 
 
 @pytest.fixture
@@ -53,10 +55,22 @@ def make_model(make_bundle: Make) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def many(context: Any) -> list[Any]:
-    """320 random programs of the matmul, all different."""
+def many(matmul: Any, target: dict[str, Any], cpu_intrinsics: None) -> list[Any]:
+    """320 random programs of the matmul, all different; the same whichever tests ran before."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
     from tencost.programs.trace.instructions import trace_key
 
+    context = ms.TuneContext(
+        mod=matmul,
+        target=Target(target),
+        space_generator="post-order-apply",
+        search_strategy="replay-trace",
+        task_name="matmul",
+        rand_state=1,
+        num_threads=1,
+    )
     context.pre_tuning(400, 400, context.generate_design_space())
     made = list(context.generate_measure_candidates())
     context.post_tuning()
