@@ -21,6 +21,7 @@ from tencost.evaluate.program_board import ProgramBoard
 from tencost.evaluate.scoring import HEADLINE
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
+from tencost.store.tables import RULE_TIMES, load_records
 from tencost.train.data import Data
 
 Train = Callable[..., Path]
@@ -132,6 +133,34 @@ def test_evaluate(toy_project: Path, toy_config: Any, trained: dict[str, str]) -
     assert logged["evaluate/top1/held_out"] == pytest.approx(trees.networks["held_out"]["top1"])
     assert "plots/predicted-xgb-toy.png" in plots
     assert "plots/predicted-random-toy.png" not in plots
+
+
+def test_first_choices_are_compared_with_the_rules_where_those_were_timed(
+    toy_project: Path, toy_config: Any, trained: dict[str, str]
+) -> None:
+    assert trained
+    plain = stage.run(toy_config, toy_project)
+    records = toy_project / "data" / "records" / "toy"
+    measured = load_records(records).drop_nulls("latency_s")
+    by_rule = measured.group_by("hardware", "workload_id").agg(pl.col("latency_s").min() * 2)
+    file = records / RULE_TIMES
+    by_rule.with_columns(rules=pl.lit("0123456789ab")).write_parquet(file)
+    try:
+        board = stage.run(toy_config, toy_project)
+    finally:
+        file.unlink()
+    names = [row.model for row in board.rows]
+    assert names == ["xgb-toy", "random-toy", "random_floor", "by_rule", "oracle"]
+    trees, _, floor, rules, oracle = board.rows
+    assert rules.mean("pick_rule") == 1.0
+    assert rules.mean("geo1") == pytest.approx(1 / 2)
+    assert oracle.mean("pick_rule") == pytest.approx(1 / 2)
+    assert floor.mean("pick_rule") == pytest.approx(rules.mean("geo1") / floor.mean("geo1"))
+    assert board.best("pick_rule") == trees.mean("pick_rule") < floor.mean("pick_rule")
+    assert trees.tasks["pick_rule"].low <= trees.mean("pick_rule")
+    assert "pick/rule" in report.program_board_markdown(board)
+    assert "pick/rule" not in report.program_board_markdown(plain)
+    assert trees.mean("geo1") == plain.rows[0].mean("geo1"), "nothing else changes"
 
 
 def test_the_same_models_give_the_same_report(

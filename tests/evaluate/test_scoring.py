@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +56,37 @@ def test_hand_worked_scores(truth: Truth) -> None:
     assert score.top_k.shape == (scoring.CURVE_STEPS,)
     assert score.top_k[0] == pytest.approx(score.overall.top1)
     assert score.top_k[-1] == 1.0
+
+
+def test_first_choices_over_the_rules_by_hand(truth: Truth) -> None:
+    raw = np.array([0.5, 0.9, 0.1, 0.0, 1.0, 2.0, 3.0])
+    unknown = scoring.score_records(truth, raw, raw)
+    assert math.isnan(unknown.overall.pick_rule)
+    assert "pick_rule" not in scoring.over_tasks(truth, [unknown])
+    # First choices take 2, 3 and 10 s, where the rules take 4, nobody knows what, and 5 s.
+    timed = tuple(
+        replace(task, rule_s=rule_s)
+        for task, rule_s in zip(truth.tasks, (4.0, NAN, 5.0), strict=True)
+    )
+    partly = replace(truth, tasks=timed)
+    score = scoring.score_records(partly, raw, raw)
+    assert score.overall.pick_rule == pytest.approx(math.sqrt(2 / 4 * 10 / 5))
+    assert score.networks["m"].pick_rule == pytest.approx(2 / 4)
+    assert score.networks["n"].pick_rule == pytest.approx(10 / 5)
+    interval = scoring.over_tasks(partly, [score])["pick_rule"]
+    assert interval.low <= interval.mean <= interval.high
+    assert interval.mean == pytest.approx(score.overall.pick_rule)
+    # By rule alone: geo1 is above 1 where no recorded program is as fast.
+    all_timed = tuple(
+        replace(task, rule_s=rule_s)
+        for task, rule_s in zip(truth.tasks, (2.0, 3.0, 4.0), strict=True)
+    )
+    rules = scoring.by_rule(replace(truth, tasks=all_timed))
+    assert rules.overall.pick_rule == 1.0
+    assert rules.overall.geo1 == pytest.approx((1 / 2 * 1 * 5 / 4) ** (1 / 3))
+    assert rules.networks["m"].top1 == pytest.approx(5 / (2 * 2 + 3))
+    assert math.isnan(rules.overall.search_score)
+    assert math.isnan(rules.overall.pairwise)
 
 
 def test_search_score_by_hand(truth: Truth) -> None:

@@ -18,6 +18,7 @@ from tencost.measure import stage
 from tencost.measure.collection import Collection
 from tencost.measure.run import MeasuringProgress, cpu_plan, plan_measurements
 from tencost.records.databases import import_dataset
+from tencost.records.rule_times import RULE_FILE, read_rule_times
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
 from tencost.workers.evaluator import MeasureOptions
@@ -195,7 +196,7 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     from tencost.config import DatasetConfig
     from tencost.records import stage as records
     from tencost.records.fetch import stage as fetch
-    from tencost.store.tables import load_tasks
+    from tencost.store.tables import load_rule_times, load_tasks
 
     cfg = configured(ONE)
     (small_root / "measured" / "small" / "NOTES.md").write_text("## Limits\n\nA toy.\n")
@@ -207,6 +208,10 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     cfg.dataset = DatasetConfig(**{str(key): value for key, value in described.items()})
     fetch.run(cfg, small_root)
     folder = records.run(cfg, small_root)
+    by_rule = load_rule_times(folder)
+    assert by_rule["hardware"].to_list() == ["local", "local"], "every task was timed by rule, too"
+    assert set(by_rule["workload_id"]) == set(load_tasks(folder)["workload_id"])
+    assert by_rule.filter(pl.col("latency_s") > 0).height == 2
     assert json.loads((folder / "summary.json").read_text())["status"] == {"local": {"ok": 12}}
     tasks = load_tasks(folder)
     assert tasks.filter(pl.col("network") == "one").height == 2
@@ -217,6 +222,28 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     before = archive.read_bytes()
     stage.pack(cfg, small_root)
     assert archive.read_bytes() == before, "packing is reproducible"
+
+
+def test_times_by_rule_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:
+    good = {"workload_id": "wa", "rules": "0123456789ab", "run_secs": [3.0, 1.0, 2.0]}
+    contents = {
+        "board/a": json.dumps(good),
+        "board/a/shard-0-of-2": json.dumps(good | {"run_secs": [5.0]}),
+        "board/b": json.dumps(good | {"workload_id": "wb", "run_secs": None, "error": "refused"}),
+        "board/c": '{"workload_id": "wc", "rules": "01',
+        "other/a": json.dumps(good | {"run_secs": [4.0]}),
+    }
+    for folder, content in contents.items():
+        path = tmp_path / "measure_records" / folder / RULE_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    times, rejects = read_rule_times(tmp_path)
+    assert [(time.hardware, time.workload_id, time.latency_s) for time in times] == [
+        ("board", "wa", 5.0),
+        ("other", "wa", 4.0),
+    ]
+    assert [reject.file for reject in rejects] == ["measure_records/board/c/by_rule.json"]
+    assert "expected a task's times by rule" in rejects[0].reason
 
 
 def test_a_foreign_line_in_the_journal_does_not_stop_the_rest(

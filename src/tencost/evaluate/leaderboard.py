@@ -22,7 +22,9 @@ from tencost.evaluate.interval import Interval
 
 TEST = "test"
 """The part of a split that every leaderboard is of."""
-LOWER_IS_BETTER = frozenset({"rmse", "mape", "rmspe", "trials_1pct", "trials_5pct", "trials_10pct"})
+LOWER_IS_BETTER = frozenset(
+    {"rmse", "mape", "rmspe", "pick_rule", "trials_1pct", "trials_5pct", "trials_10pct"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from tencost.evaluate.choosing import Choice
 from tencost.evaluate.interval import Difference, Interval, seed_interval
 from tencost.evaluate.leaderboard import TEST, Board, Row
@@ -20,15 +22,15 @@ from tencost.evaluate.metrics import Coverage
 from tencost.evaluate.scoring import HEADLINE, METRIC_NAMES, Metrics, SeedScore, over_tasks
 from tencost.evaluate.truth import Truth, UnscoredTask
 
-FLOOR, ORACLE = "random_floor", "oracle"
-_NAMES = {FLOOR: "random floor", ORACLE: "oracle"}
+FLOOR, RULE, ORACLE = "random_floor", "by_rule", "oracle"
+_NAMES = {FLOOR: "random floor", RULE: "by rule", ORACLE: "oracle"}
 REFERENCES = ("random", "tvm_xgb", "tvm_mlp")
 """Families that a registered model has to beat."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramRow(Row):
-    """One model (a family on a feature set, its folder <model>-<features>), the floor or the oracle."""
+    """One model (a family on a feature set, its folder <model>-<features>), the floor, the rules or the oracle."""
 
     REMOVED_FIELDS: ClassVar = ("predict_ms", "run_id")
     """Fields of rows written before MLflow alone had them."""
@@ -84,7 +86,7 @@ class ProgramBoard(Board[ProgramRow]):
     LABELS: ClassVar = ("model", "features")
 
     rows: tuple[ProgramRow, ...]
-    """Models by falling geo1, then the floor and the oracle."""
+    """Models by falling geo1, then the floor, the rules where they were timed, and the oracle."""
     part: str
     networks: tuple[str, ...]
     coverage: dict[str, Coverage]
@@ -140,7 +142,9 @@ def program_row_fields(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, An
 
     def intervals(figures: Sequence[Metrics]) -> dict[str, Interval]:
         return {
-            name: seed_interval([getattr(seed, name) for seed in figures]) for name in METRIC_NAMES
+            name: seed_interval([getattr(seed, name) for seed in figures])
+            for name in METRIC_NAMES
+            if name != "pick_rule" or not np.isnan(truth.rule_s).all()
         }
 
     by_network = {

@@ -21,6 +21,7 @@ HEADINGS = {
 }
 """Headline metric -> heading."""
 COLUMNS = HEADINGS | {
+    "pick_rule": "pick/rule",
     "trials_10pct": "trials to 10 %",
     "trials_5pct": "trials to 5 %",
     "trials_1pct": "trials to 1 %",
@@ -43,7 +44,7 @@ def print_program_board(board: ProgramBoard, console: Console | None = None) -> 
         f"{board.hardware}: {board.part} part of {board.split} ({board.dataset}): "
         f"{', '.join(board.networks)}"
     )
-    columns = _fitting(console.width)
+    columns = _fitting(board, console.width)
     table = terminal_table(board, title, columns, stacked=True)
     print_tables(console, [table], _notes(board))
 
@@ -81,7 +82,7 @@ def program_board_markdown(board: ProgramBoard) -> str:
     """Return the leaderboard as a Markdown section: all columns, the best of each in bold."""
     heading = f"## {board.hardware} ({board.dataset}, {board.part} part of {board.split})"
     notes = "\n".join(f"- {line}" for line in _notes(board))
-    text = f"{heading}\n\n{markdown_table(board, COLUMNS)}\n{notes}\n"
+    text = f"{heading}\n\n{markdown_table(board, _columns(board))}\n{notes}\n"
     return f"{text}\n{_losses_table(board)}" if board.losses else text
 
 
@@ -110,10 +111,16 @@ def _winner(board: ProgramBoard) -> str:
     return "" if best is None else best.model
 
 
-def _fitting(width: int) -> dict[str, str]:
-    """Return the first of COLUMNS, as many as fit beside the names."""
+def _columns(board: ProgramBoard) -> dict[str, str]:
+    """Return COLUMNS without the comparison with the rules where no task of the dataset was timed by rule."""
+    is_timed = any("pick_rule" in row.metrics for row in board.rows)
+    return {name: text for name, text in COLUMNS.items() if is_timed or name != "pick_rule"}
+
+
+def _fitting(board: ProgramBoard, width: int) -> dict[str, str]:
+    """Return the first columns, as many as fit beside the names."""
     free, columns = width - 34, {}
-    for metric, heading in COLUMNS.items():
+    for metric, heading in _columns(board).items():
         need = 16 if metric in HEADINGS else max(8, max(len(word) for word in heading.split()) + 3)
         if free < need:
             break
@@ -129,6 +136,11 @@ def _notes(board: ProgramBoard) -> list[str]:
         "mean over tasks of best latency / latency of the program ranked first; geo1, top-k, peak, pairwise, search "
         "score: higher is better, trials per task: lower is better; search score: 0 = random order, 1 = optimum at once"
     ]
+    if "pick_rule" in _columns(board):
+        lines.append(
+            "pick/rule: geometric mean over tasks of the latency of the program ranked first, with nothing measured, "
+            "over that by rule (what `tencost compile` takes); lower is better, above 1 the rules choose better"
+        )
     for gain in board.gains:
         parts = [
             f"{COLUMNS[name]} {difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -39,7 +39,7 @@ class Metrics:
 
     "All networks" is the mean over networks for top1, top5 and search_score, the sum over networks
     for the pooled ones, a mean over tasks weighted by records for peak, pairwise, tau, rmse and r2
-    (TenSet), a plain mean over tasks for trials and a geometric one for geo1. For a single network
+    (TenSet), a plain mean over tasks for trials and a geometric one for geo1 and pick_rule. For a single network
     pooled and plain top-k are the same.
     """
 
@@ -65,6 +65,9 @@ class Metrics:
     """The same for 10 %."""
     search_score: float
     """0 is random order, 1 the optimum at once, may be negative."""
+    pick_rule: float
+    """Latency of the program ranked first over that of the task as the rules schedule it, with nothing measured;
+    above 0, lower is better, 1 is the rules. Over the tasks that were timed by rule."""
 
 
 METRIC_NAMES = tuple(field.name for field in fields(Metrics))
@@ -147,6 +150,19 @@ def random_floor(truth: Truth) -> SeedScore:
     return _summarize(truth, truth.random_best, per_task)
 
 
+def by_rule(truth: Truth) -> SeedScore:
+    """Return what the program by rule reaches with nothing measured; what needs an order of programs is NaN."""
+    undefined = np.full(len(truth.tasks), math.nan)
+    per_task = dict.fromkeys(("peak1", "peak5", "pairwise", "tau", "rmse", "r2"), undefined)
+    per_task |= dict.fromkeys(TOLERANCES, undefined)
+    per_task["log_speed"] = np.log(truth.optimum_s / truth.rule_s)
+    best = np.broadcast_to(truth.rule_s[:, np.newaxis], truth.random_best.shape)
+    score = _summarize(truth, best, per_task)
+    measured_more = dict.fromkeys(("top5", "pooled_top5", "search_score"), math.nan)
+    networks = {name: replace(of, **measured_more) for name, of in score.networks.items()}
+    return replace(score, overall=replace(score.overall, **measured_more), networks=networks)
+
+
 def oracle(truth: Truth) -> SeedScore:
     """What the perfect order reaches."""
     label = np.full(len(truth.record_id), math.nan)
@@ -167,6 +183,8 @@ def statistic(name: str, truth: Truth, seeds: Sequence[SeedScore]) -> Statistic:
     def of(seed: SeedScore, counts: Floats) -> Floats:
         if name == "geo1":
             return metrics.geo1(seed.log_speed, counts)
+        if name == "pick_rule":
+            return _pick_rule(truth, seed.log_speed, counts)
         if name == "pairwise":
             records = counts * truth.num_programs
             return np.asarray((records @ seed.pairwise) / records.sum(axis=-1))
@@ -182,8 +200,17 @@ def over_tasks(truth: Truth, seeds: Sequence[SeedScore]) -> dict[str, Difference
     """Return each HEADLINE figure, mean over seeds, with its 95 % bootstrap interval over networks and their tasks."""
     return {
         name: bootstrap(statistic(name, truth, seeds), truth.stratum, clusters=truth.network)
-        for name in HEADLINE
+        for name in (*HEADLINE, "pick_rule")
+        if name != "pick_rule" or not np.isnan(truth.rule_s).all()
     }
+
+
+def _pick_rule(truth: Truth, log_speed: Floats, counts: Floats) -> Floats:
+    """exp( Σ_t c_t · log(latency_t[π(1)] / rule_t) / Σ_t c_t ), π = argsort(-score), over the tasks timed by rule."""
+    log_ratio = np.log(truth.optimum_s / truth.rule_s) - log_speed
+    timed = counts * ~np.isnan(log_ratio)
+    with np.errstate(invalid="ignore"):  # none of these tasks was timed
+        return np.asarray(np.exp((timed @ np.nan_to_num(log_ratio)) / timed.sum(axis=-1)))
 
 
 def _overall(name: str, truth: Truth, best: Floats, counts: Floats) -> Floats:
@@ -264,6 +291,7 @@ def _task_means(
         for name in ("peak1", "peak5", "pairwise", "tau", "r2")
     }
     means["geo1"] = float(metrics.geo1(per_task["log_speed"][of], np.ones(len(count))))
+    means["pick_rule"] = float(_pick_rule(truth, per_task["log_speed"], of.astype(np.float64)))
     means["rmse"] = math.sqrt(_weighted_mean(per_task["rmse"][of] ** 2, count))
     return means | {name: float(per_task[name][of].mean()) for name in TOLERANCES}
 

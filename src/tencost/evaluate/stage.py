@@ -40,6 +40,7 @@ from tencost.evaluate.prediction import (
 from tencost.evaluate.program_board import (
     FLOOR,
     ORACLE,
+    RULE,
     Gain,
     ProgramBoard,
     ProgramRow,
@@ -50,6 +51,7 @@ from tencost.evaluate.report import HEADINGS, print_program_board, program_board
 from tencost.evaluate.scoring import (
     HEADLINE,
     SeedScore,
+    by_rule,
     oracle,
     random_floor,
     score_records,
@@ -169,7 +171,9 @@ def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> 
         held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
         networks = cfg.split.test if held_out else []
     truths = {
-        name: build_truth(data.judged_records, data.split, data.tasks, name, part, networks)
+        name: build_truth(
+            data.judged_records, data.split, data.tasks, name, part, networks, data.rule_times
+        )
         for name in data.hardware()
     }
     return join_truths(truths) if cfg.hardware.members else next(iter(truths.values()))
@@ -260,8 +264,9 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[ScoredModel]) 
         (evaluated.row(root, truth) for evaluated in scored), key=lambda row: -row.mean("geo1")
     )
     ends = [
-        ProgramRow(model=FLOOR, **program_row_fields(truth, [random_floor(truth)])),
-        ProgramRow(model=ORACLE, **program_row_fields(truth, [oracle(truth)])),
+        ProgramRow(model=name, **program_row_fields(truth, [score(truth)]))
+        for name, score in ((FLOOR, random_floor), (RULE, by_rule), (ORACLE, oracle))
+        if name != RULE or not np.isnan(truth.rule_s).any()
     ]
     board = ProgramBoard(
         dataset=cfg.dataset.name,

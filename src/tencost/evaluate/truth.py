@@ -35,12 +35,14 @@ class TruthTask:
         workload_id: what is computed.
         weight: how often the network computes it.
         rows: int64 [n], its programs' rows in the truth's record arrays, ascending.
+        rule_s: seconds that it takes as the rules schedule it; NaN where that was not timed.
     """
 
     network: str
     workload_id: str
     weight: float
     rows: Ints
+    rule_s: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,11 @@ class Truth:
         return np.array([np.nanmin(latency) for latency in self.latencies])
 
     @cached_property
+    def rule_s(self) -> Floats:
+        """Each task as the rules schedule it, float64 [T], seconds; NaN where that was not timed."""
+        return np.array([task.rule_s for task in self.tasks])
+
+    @cached_property
     def median_s(self) -> Floats:
         """Median working program of each task, float64 [T], seconds."""
         return np.array([np.nanmedian(latency) for latency in self.latencies])
@@ -163,6 +170,7 @@ def build_truth(
     hardware: str,
     part: str,
     networks: Sequence[str] = (),
+    rule_times: pl.DataFrame | None = None,
 ) -> Truth:
     """Join records, split and tasks into what is evaluated.
 
@@ -174,6 +182,7 @@ def build_truth(
         hardware: name of the hardware.
         part: valid or test.
         networks: networks to evaluate; none named means every network with a task in the part.
+        rule_times: hardware, workload_id, latency_s: tasks as the rules schedule them; None: not timed.
 
     Raises:
         SplitError: no task of these networks has a working program in the part.
@@ -200,11 +209,16 @@ def build_truth(
     if not set(every["workload_id"]) & works - why.keys():
         why = {}  # where nothing else is there to judge, these are judged
     judged = works - why.keys()
+    rule_s: dict[str, float] = {}
+    if rule_times is not None:
+        of_hardware = rule_times.filter(pl.col("hardware") == hardware)
+        rule_s = dict(of_hardware.select("workload_id", "latency_s").iter_rows())
     scored, left_out = [], []
     for row in every.iter_rows(named=True):
         network, workload, weight = row["network"], row["workload_id"], float(row["weight"])
         if workload in judged:
-            scored.append(TruthTask(network, workload, weight, rows[workload]))
+            by_rule = rule_s.get(workload, math.nan)
+            scored.append(TruthTask(network, workload, weight, rows[workload], by_rule))
         elif workload in why:
             left_out.append(
                 UnscoredTask(

@@ -8,7 +8,7 @@
         network_info/<network>.relax          the fused Relax module as TVM's JSON, weights as inputs
         to_measure_programs/<task>/           database pair, run_secs null
         to_measure_programs/<task>/origin.json   how the programs were made: {"seed", "exhausted", "origins": [...]}
-        measure_records/<hardware>/<task>/    database pair and measurements.jsonl, see journal.py
+        measure_records/<hardware>/<task>/    database pair and measurements.jsonl, see journal.py; by_rule.json
         measure_records/<hardware>/sessions.jsonl
         NOTES.md                              what a person has to say about it, part of the card; optional
 

@@ -22,13 +22,15 @@ from typing import Any
 
 from tencost.config import HardwareConfig, MeasureConfig, RunnerKind
 from tencost.errors import ConfigError, MeasureError
-from tencost.measure.collection import CollectedTask, Collection, disk_error
+from tencost.measure.collection import CollectedTask, Collection, disk_error, write_whole
 from tencost.measure.journal import Journal, mend_journal
 from tencost.programs.trace.allowed import check_module
+from tencost.programs.trace.replay import error_line, load_module
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.measurements import sessions_file
+from tencost.records.rule_times import RULE_FILE
 from tencost.store.ids import program_id
-from tencost.store.status import Status
+from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
 from tencost.workers.tracker import devices_of
@@ -175,6 +177,37 @@ def measure_blocks(
                     on_progress(progress)
                     if time.monotonic() - probe.measured > PROBE_EVERY_S:
                         probe.measure()
+            if hardware.target["kind"] == "llvm" and not (folder / RULE_FILE).exists():
+                _time_by_rule(pool, block.task, hardware.target, folder, Path(scratch))
+
+
+def _time_by_rule(
+    pool: WorkerPool, task: CollectedTask, target: dict[str, Any], folder: Path, scratch: Path
+) -> None:
+    """Time a task as the rules schedule it, and write that down; see :mod:`tencost.records.rule_times`."""
+    from tvm import IRModule
+    from tvm.ir import save_json
+
+    from tencost.programs.codegen import rules
+    from tencost.programs.codegen.overlap import arguments_of
+    from tencost.workers.runner import arg_json
+
+    about = {"workload_id": task.workload_id, "rules": rules.version(), "timestamp": time.time()}
+    try:
+        by_rule = IRModule({"main": rules.scheduled(load_module(task.mod_json)["main"], target)})
+        arguments = [arg_json(argument) for argument in arguments_of(by_rule)]
+        granted = rules.leave(by_rule, target)
+    except (RuntimeError, ValueError, TypeError) as error:  # TVM refuses the task
+        timing = Timing(Status.build_error, (), error_line(error))
+    else:
+        module = scratch / f"{task.folder}-by-rule.json"
+        module.write_text(str(save_json(by_rule)), encoding="utf-8")
+        timing = pool.measure_one(Job(module, granted, arguments))
+    ran = timing.status is Status.ok
+    times = (
+        {"run_secs": list(timing.run_secs)} if ran else {"run_secs": None, "error": timing.error}
+    )
+    write_whole(folder / RULE_FILE, json.dumps({**about, **times}) + "\n")
 
 
 class MeasuringSession:

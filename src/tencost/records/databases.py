@@ -6,7 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tencost.records.raw_layout import (
     read_provenance,
     read_tasks,
 )
+from tencost.records.rule_times import RuleTime, join_rule_times, read_rule_times
 from tencost.store.generator import inferred
 from tencost.store.ids import program_id, record_id
 from tencost.store.schema import NetworkWeight, Provenance, Record, Source
@@ -50,6 +51,7 @@ class Import:
     workloads: list[Workload]
     tasks: list[Task]
     rejects: list[Reject]
+    rule_times: list[RuleTime] = field(default_factory=list)
 
 
 @contextmanager
@@ -116,7 +118,9 @@ def import_dataset(
             records.append(replace(record, task_name=names[identity], networks=networks[identity]))
     measured = {record.workload_id for record in records}
     tasks = [replace(task, measured=task.workload_id in measured) for task in tasks]
-    return Import(records, _workloads(folder, logged, names, measured), tasks, rejects)
+    rule_times, bad_rule_times = read_rule_times(folder)
+    rejects += bad_rule_times
+    return Import(records, _workloads(folder, logged, names, measured), tasks, rejects, rule_times)
 
 
 @_no_collections()
@@ -163,7 +167,8 @@ def import_parts(
         for reject in part.rejects
     ]
     ordered = [workloads[identity] for identity in sorted(workloads)]
-    return Import(records, ordered, tasks, rejects)
+    rule_times = join_rule_times(part.rule_times for part in parts)
+    return Import(records, ordered, tasks, rejects, rule_times)
 
 
 def _weights(tasks: Sequence[Task]) -> dict[str, tuple[NetworkWeight, ...]]:

@@ -12,6 +12,8 @@
     measure_records/<hardware>/<folder>/measurements.jsonl
                                           {status, timestamp, session, noise?, error?} for each
                                             record line; optional
+    measure_records/<hardware>/<folder>/by_rule.json
+                                          how long the task takes by rule, see rule_times.py; optional
     measure_records/<hardware>/provenance.json
                                           what holds for all its records (record.Provenance);
                                             optional

@@ -24,7 +24,7 @@ from tencost.records.reading.report import SHOWN, in_words, progress_bar, show_r
 from tencost.store.generator import UNKNOWN, age
 from tencost.store.measured import measurement_count, one_of_each
 from tencost.store.schema import to_arrow
-from tencost.store.tables import TASKS, WORKLOADS, write_records
+from tencost.store.tables import RULE_TIMES, TASKS, WORKLOADS, write_records
 from tencost.writing import whole_folder
 
 _WORKLOAD_COLUMNS = {
@@ -83,6 +83,9 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         (imported.tasks, _TASK_COLUMNS, TASKS),
     ):
         pl.DataFrame([asdict(row) for row in items], schema=schema).write_parquet(folder / name)
+    if isinstance(imported, Import) and imported.rule_times:
+        rule_times = pl.DataFrame([asdict(time) for time in imported.rule_times])
+        rule_times.sort("hardware", "workload_id").write_parquet(folder / RULE_TIMES)
     lines = [json.dumps(asdict(reject)) + "\n" for reject in imported.rejects]
     (folder / "rejects.jsonl").write_text("".join(lines), encoding="utf-8")
     counts: dict[str, Counter[str]] = {}

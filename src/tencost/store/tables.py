@@ -1,9 +1,10 @@
-"""data/records/<dataset>, what a build makes and the rooms to the right read: three tables.
+"""data/records/<dataset>, what a build makes and the rooms to the right read: three tables, or four.
 
 records: every column of the schema and `latency_s`, the median of run_secs in seconds (TVM's cost
 models take the median, too), null for a failure. workloads: `workload_id, mod_json, task_name,
 shash, measured`; ``tvm.ir.load_json(mod_json)`` gives the IRModule. tasks: `network, task_name,
-workload_id, weight, flop, measured`, all tasks of every network, measured or not.
+workload_id, weight, flop, measured`, all tasks of every network, measured or not. rule_times, where the
+dataset has some: `hardware, workload_id, rules, latency_s`, tasks as the rules schedule them.
 
 Nobody appends to a build product, so its records are one Parquet file: sorted by hardware, workload
 and record, and the same bytes for the same records, so that DVC stops where nothing changed.
@@ -29,6 +30,7 @@ STORE = "store"
 """Where earlier versions put the records, as a Delta Lake table."""
 WORKLOADS = "workloads.parquet"
 TASKS = "tasks.parquet"
+RULE_TIMES = "rule_times.parquet"
 
 
 def open_records(uri: str, version: int | None = None) -> StoredRecords:
@@ -83,6 +85,15 @@ def load_workloads(folder: Path) -> pl.DataFrame:
 def load_tasks(folder: Path) -> pl.DataFrame:
     """Return all tasks of every network, measured or not."""
     return _read(folder / TASKS)
+
+
+def load_rule_times(folder: Path) -> pl.DataFrame:
+    """Return the seconds of tasks by rule: hardware, workload_id, latency_s; empty where none were taken."""
+    path = folder / RULE_TIMES
+    if path.is_file():
+        return pl.read_parquet(path, columns=["hardware", "workload_id", "latency_s"])
+    columns = {"hardware": pl.String, "workload_id": pl.String, "latency_s": pl.Float64}
+    return pl.DataFrame(schema=columns)
 
 
 def write_records(folder: Path, table: pa.Table) -> int:

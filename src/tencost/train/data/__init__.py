@@ -22,7 +22,7 @@ from tencost.features.table import FILE, FeatureTable, load_features
 from tencost.models.programs.ranker import Samples
 from tencost.splits.table import load_split
 from tencost.store.reading import of_preferred_generator
-from tencost.store.tables import load_records, load_tasks
+from tencost.store.tables import load_records, load_rule_times, load_tasks
 from tencost.tracking.provenance import content_hash
 from tencost.train.data.samples import join_samples, sample_spec
 
@@ -66,6 +66,11 @@ class Data:
     def tasks(self) -> pl.DataFrame:
         """All tasks of every network."""
         return load_tasks(self.records_folder)
+
+    @cached_property
+    def rule_times(self) -> pl.DataFrame:
+        """Seconds of tasks by rule: hardware, workload_id, latency_s."""
+        return load_rule_times(self.records_folder)
 
     @cached_property
     def split(self) -> pl.DataFrame:
