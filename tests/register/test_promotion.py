@@ -214,6 +214,24 @@ def test_the_interval_is_told_and_does_not_block() -> None:
     assert verdict.references == case.beaten
 
 
+@pytest.mark.parametrize(
+    ("gain", "objections"),
+    [
+        (0.05, ()),
+        (0.01, ("nothing is above knn-per_store beyond its interval",)),
+    ],
+)
+def test_nearest_neighbours_are_beaten_beyond_the_interval(
+    gain: float, objections: tuple[str, ...]
+) -> None:
+    beaten = (*Case().beaten, reference("knn", gain, gain, gain, gain))
+    verdict = replace(Case(), beaten=beaten).verdict()
+    assert verdict.objections == objections
+    one = (*Case().beaten, reference("knn", 0.01, 0.01, 0.01, 0.05))
+    reasons = replace(Case(), beaten=one).verdict().reasons
+    assert "yes: pairwise is above knn-per_store beyond its interval" in reasons
+
+
 def test_a_reference_of_fewer_seeds_is_judged_and_named_with_them() -> None:
     beaten = tuple(replace(reference(name), num_seeds=1) for name in REQUIRED)
     verdict = Case(beaten=beaten).verdict()

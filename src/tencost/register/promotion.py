@@ -4,7 +4,9 @@ The rule, on the test part of the split, means over training seeds:
 
 1. The challenger was trained with at least `PromotionRule.min_seeds` seeds, and was not rolled back before.
 2. Against every reference (`random`, `tvm_xgb`, `tvm_mlp`): higher geo1, top-1, top-5 and pairwise. A reference may
-   have fewer seeds (one, in the default pipeline): its sentences then say how many.
+   have fewer seeds (one, in the default pipeline): its sentences then say how many. What has learnt no more than
+   nearest neighbours know is no model: against `knn`, where it was evaluated, the interval of one of these
+   differences must lie above 0.
 3. Against the champion, where there is one: higher geo1, and top-1, top-5 and pairwise not lower by
    more than `PromotionRule.margin`.
    Against all of them: a search score that is not known to be lower, its interval not below 0.
@@ -175,6 +177,12 @@ def _against_references(
             difference: Difference = getattr(reference, metric)
             checks.append((difference.mean > 0.0, sentence(label, difference, opponent)))
         checks += _search(reference.search_score, opponent)
+        if reference.family == NEIGHBOURS:
+            beyond = [
+                label for metric, label in METRICS.items() if getattr(reference, metric).low > 0.0
+            ]
+            text = f"{' and '.join(beyond) or 'nothing'} is above {opponent} beyond its interval"
+            checks.append((bool(beyond), text))
     return checks
 
 
@@ -230,5 +238,7 @@ def _round(challenger: Challenger, champion: Comparison | None, rule: PromotionR
     return [(slowdown <= rule.max_round_slowdown, text)]
 
 
+NEIGHBOURS = "knn"
+"""The family that a model must be known to beat: the mean label of the programs with the most similar tiles."""
 METRICS = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "pairwise": "pairwise"}
 """What the rule compares, and its name for people."""
