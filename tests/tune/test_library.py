@@ -100,6 +100,13 @@ def test_a_file_is_a_function(fast: CompiledNetwork, folder: Path) -> None:
     )
 
 
+def test_outside_of_a_project_nothing_is_left_in_the_current_folder(
+    fast: CompiledNetwork, folder: Path
+) -> None:
+    assert fast.path.is_file()
+    assert not (folder / "data").exists()
+
+
 def test_tensors_of_torch_come_back_as_such(fast: CompiledNetwork, folder: Path) -> None:
     values = arguments(1)
     outputs = fast(torch.from_numpy(values["x"]), values["other"])

@@ -94,7 +94,12 @@ class NetworkPart:
 
 
 def run(
-    cfg: Config, root: Path, *, to: Path | None = None, database: Path | None = None
+    cfg: Config,
+    root: Path,
+    *,
+    to: Path | None = None,
+    database: Path | None = None,
+    records: bool = True,
 ) -> Compiled:
     """Compile cfg.network for cfg.hardware with the best programs of a database, and write it with its runners.
 
@@ -104,6 +109,7 @@ def run(
         to: the library; None: compiled/<network>-<hardware>.so.
         database: a folder of MetaSchedule's; None: that of `tencost tune` for this network (of each of its sizes) and
             hardware, if there is one, else schedules by rule.
+        records: write the network's time into the live store of networks.
 
     Raises:
         ConfigError: `to` is no name of a shared library, nothing can be written there, or the network has no dimension
@@ -160,7 +166,8 @@ def run(
         + _times(parts, seconds, differences),
     )
     say(console, f"Run it with TVM's runtime alone: python {library.with_suffix('.py')}")
-    for part, times, difference in zip(parts, seconds, differences, strict=False):
+    timed = zip(parts, seconds, differences, strict=False) if records else ()
+    for part, times, difference in timed:
         record_compiled(
             replace(cfg, network=part.config),
             hardware,

@@ -98,7 +98,9 @@ def _compiled(words: list[str], path: Path) -> CompiledNetwork:
                 f"expected a cache that can be written to at {library.parent}, found {unwritable}. Name another "
                 "folder: XDG_CACHE_HOME=..."
             ) from unwritable
-        return CompiledNetwork(compiled.run(cfg, root, to=library).library)
+        is_project = (root / "conf" / "config.yaml").is_file()
+        written = compiled.run(cfg, root, to=library, records=is_project)
+        return CompiledNetwork(written.library)
 
 
 def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
