@@ -132,6 +132,29 @@ def test_weights_in_a_file_beside_it(files: Path, tmp_path: Path, target: dict[s
         load_network(settings, tmp_path)
 
 
+def test_an_output_without_a_shape(files: Path, tmp_path: Path, target: dict[str, Any]) -> None:
+    model = onnx.load(files / "conv.onnx")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, tmp_path / "plain.onnx")
+    model.graph.output[0].ClearField("type")
+    onnx.save(model, tmp_path / "bare.onnx")
+    for file in ("plain.onnx", "bare.onnx"):
+        values = {"batch": 2, "inputs": {"x": shape(2, 3, 12, 16)}}
+        check_outputs(load_network(config(file, **values), tmp_path), target)
+    reshape = helper.make_node("Reshape", ["x", "sizes"], ["y"])
+    ends = (
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4]),
+            helper.make_tensor_value_info("sizes", TensorProto.INT64, ["rank"]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    graph = helper.make_graph([reshape], "reshaped", *ends)
+    onnx.save(helper.make_model(graph), tmp_path / "rank.onnx")
+    with pytest.raises(ConfigError, match="expected outputs that have a shape, .* found none of y"):
+        load_network(config("rank.onnx"), tmp_path)
+
+
 def test_constants_branches_and_old_files(tmp_path: Path, target: dict[str, Any]) -> None:
     """Weights among the inputs (as IR 3 wants it), Constant nodes of every kind, an If, a weight nobody uses."""
     one, two = (tensor(f"w{index}", (4, 4), index) for index in range(2))

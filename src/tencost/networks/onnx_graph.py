@@ -31,13 +31,35 @@ def read_model(path: Path, where: str = "") -> Any:
     import onnx
 
     try:
-        onnx.checker.check_model(str(path))
-        return onnx.load(str(path))
+        model = onnx.load(str(path))
+        checked: Any = str(path)  # not the model: what is checked in memory has at most 2 GB
+        if _without_shape(model.graph.output):  # ONNX Runtime infers it, the checker insists on it
+            checked = model = onnx.shape_inference.infer_shapes(model)
+        unknown = _without_shape(model.graph.output)
+        if not unknown:
+            onnx.checker.check_model(checked)
     except Exception as error:
         raise ConfigError(
             f"{where}expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. Export it "
             "again, or copy it with all its files"
         ) from error
+    if unknown:
+        raise ConfigError(
+            f"{where}expected outputs that have a shape, or one that follows from the inputs' shapes, found none of "
+            f"{', '.join(unknown)} in {path}. Declare it (onnx.helper.make_tensor_value_info), or export the model "
+            "again"
+        )
+    return model
+
+
+def _without_shape(declared: Any) -> list[str]:
+    """Return the names of tensors that have no type or no shape."""
+    return [
+        item.name
+        for item in declared
+        if item.type.WhichOneof("value") in (None, "tensor_type")
+        and not item.type.tensor_type.HasField("shape")
+    ]
 
 
 def subgraphs(graph: Any) -> Iterator[Any]:
