@@ -151,7 +151,9 @@ def test_an_output_without_a_shape(files: Path, tmp_path: Path, target: dict[str
     )
     graph = helper.make_graph([reshape], "reshaped", *ends)
     onnx.save(helper.make_model(graph), tmp_path / "rank.onnx")
-    with pytest.raises(ConfigError, match="expected outputs that have a shape, .* found none of y"):
+    with pytest.raises(
+        ConfigError, match=r"expected outputs that have a shape, .* found none of y"
+    ):
         load_network(config("rank.onnx"), tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,11 @@ def read_model(path: Path, where: str = "") -> Any:
     import onnx
 
     try:
-        model = onnx.load(str(path))
-        checked: Any = str(path)  # not the model: what is checked in memory has at most 2 GB
-        if _without_shape(model.graph.output):  # ONNX Runtime infers it, the checker insists on it
-            checked = model = onnx.shape_inference.infer_shapes(model)
-        unknown = _without_shape(model.graph.output)
+        model = _with_output_shapes(path)
+        unknown = [] if model is None else _without_shape(model.graph.output)
         if not unknown:
-            onnx.checker.check_model(checked)
+            onnx.checker.check_model(str(path) if model is None else model)
+            model = onnx.load(str(path)) if model is None else model
     except Exception as error:
         raise ConfigError(
             f"{where}expected a whole ONNX model in {path}, found something else: {first_sentence(error)}. Export it "
@@ -50,6 +49,20 @@ def read_model(path: Path, where: str = "") -> Any:
             "again"
         )
     return model
+
+
+def _with_output_shapes(path: Path) -> Any | None:
+    """Return a model with the shapes of its outputs inferred; None where they are declared, or it cannot be read.
+
+    ONNX Runtime needs no such shapes, but ONNX's checker does.
+    """
+    import onnx
+
+    with suppress(Exception):  # the checker says what is wrong with the file
+        model = onnx.load(str(path))
+        if _without_shape(model.graph.output):
+            return onnx.shape_inference.infer_shapes(model)
+    return None
 
 
 def _without_shape(declared: Any) -> list[str]:
