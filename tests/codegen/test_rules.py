@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm_ffi import structural_walk
 
 from relax_networks import lowered as network
 from relax_networks import run
@@ -51,6 +52,23 @@ OPERATORS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
         [(2, 9, 50), (50,), (50,)],
         lambda x, g, b: op.nn.layer_norm(x, g, b, axes=[-1]),
     ),
+    "layer norm of two vectors": (
+        [(2, 9, 16), (16,), (16,)],
+        lambda x, g, b: op.nn.layer_norm(x, g, b, axes=[-1]),
+    ),
+    "layer norm of half vectors": (
+        [(2, 9, 44), (44,), (44,)],
+        lambda x, g, b: op.nn.layer_norm(x, g, b, axes=[-1]),
+    ),
+    "layer norm of many vectors": (
+        [(70, 256), (256,), (256,)],
+        lambda x, g, b: op.nn.layer_norm(x, g, b, axes=[-1]),
+    ),
+    "rms norm": ([(3, 5, 96), (96,)], lambda x, g: op.nn.rms_norm(x, g, [-1])),
+    "lengths of rows": ([(3, 7, 48)], lambda x: op.sqrt(op.sum(op.multiply(x, x), [-1]))),
+    "largest of rows": ([(5, 64)], lambda x: op.max(x, [-1])),
+    "mean of images": ([(2, 5, 6, 32)], lambda x: op.mean(x, [2, 3])),
+    "a row alone": ([(4096,)], lambda x: op.mean(x)),
     "matrix product": ([(17, 64), (64, 48)], op.matmul),
     "its second transposed": ([(17, 64), (48, 64)], lambda a, b: op.matmul(a, op.permute_dims(b))),
     "batched": ([(3, 17, 19), (3, 19, 23)], op.matmul),
@@ -328,6 +346,22 @@ def test_what_a_chain_stores_between_is_gone() -> None:
 def test_an_exponential_is_not_computed_twice() -> None:
     (function,) = functions(network([(8, 32)], softmax))
     assert rules.scheduled(function, TARGET).script().count("<< T.Broadcast(23") == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "lanes"), [(8, 0), (16, 8), (32, 8), (44, 4), (50, 0), (128, 16), (512, 32)]
+)
+def test_rows_are_summed_in_as_many_vectors_as_they_are_worth(size: int, lanes: int) -> None:
+    mod = network([(6, size)], lambda x: op.sum(op.multiply(x, x), [-1]))
+    (function,) = functions(mod)
+    widths: list[int] = []
+
+    def vectorized(loop: Any) -> None:
+        if loop.kind == tirx.ForKind.VECTORIZED:
+            widths.append(int(loop.extent))
+
+    structural_walk(rules.scheduled(function, TARGET).body, (tirx.For, vectorized))
+    assert widths == ([lanes] * 2 if lanes else []), "where sums begin, and where they go on"
 
 
 def test_rows_of_a_softmax_are_computed_together() -> None:

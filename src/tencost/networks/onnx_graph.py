@@ -59,9 +59,8 @@ def _with_output_shapes(path: Path) -> Any | None:
     import onnx
 
     with suppress(Exception):  # the checker says what is wrong with the file
-        model = onnx.load(str(path))
-        if _without_shape(model.graph.output):
-            return onnx.shape_inference.infer_shapes(model)
+        if _without_shape(onnx.load(str(path), load_external_data=False).graph.output):
+            return onnx.shape_inference.infer_shapes(onnx.load(str(path)))
     return None
 
 

@@ -10,6 +10,7 @@ stored and read again, sums one number at a time, one core. :func:`scheduled` pu
     banded     padding below a pooling is done for a few rows of the image at a time, which the caches hold
     tiled      some rows and columns of a product are summed at a time, in registers, where their numbers divide
     gathered   layer norm: the nests that share rows run row by row, what lies between stays in the cache
+    summed     rows are summed in vectors (:mod:`tencost.programs.codegen.row_sums`)
     parallel   the outermost axes over the cores, if there is more than one and the work is worth waking them
 
 Vector instructions are LLVM's part, which needs leave to reorder sums: :func:`leave` is the target that grants it. A
@@ -53,6 +54,7 @@ from tencost.programs.codegen.rearranging import (
     split_at_divisors,
     with_simple_indices,
 )
+from tencost.programs.codegen.row_sums import split_sums, vectorize_sums
 from tencost.programs.codegen.softmax import softmax_in_vectors
 from tencost.programs.codegen.winograd import is_winograd, schedule_winograd
 
@@ -125,7 +127,7 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     schedule = Schedule(IRModule({"main": with_simple_indices(schedule.mod["main"])}))
     tried(split_at_divisors, schedule)
     tried(_order, schedule, cores)
-    schedule = _gathered(_banded(schedule, cores))
+    schedule = _in_rows(schedule, cores, 0 if vectors is None else vectors.lanes)
     tried(move_in_vectors, schedule)
     if cores > 1:
         tried(_parallel, schedule, cores)
@@ -342,6 +344,17 @@ def _banded(schedule: Any, cores: int) -> Any:
     return schedule
 
 
+def _in_rows(schedule: Any, cores: int, lanes: int) -> Any:
+    """Return a schedule whose nests are banded and gathered, its sums along rows in vectors of so many numbers."""
+    if lanes:
+        trial = schedule.copy()
+        sums = split_sums(trial, lanes)
+        trial = _gathered(_banded(trial, cores)) if sums else trial
+        if sums and tried(vectorize_sums, trial, sums):
+            return trial
+    return _gathered(_banded(schedule, cores))
+
+
 def _gathered(schedule: Any) -> Any:
     """Return a schedule that computes nests that sum rows, and what they need, row by row below the last nest.
 
@@ -349,7 +362,9 @@ def _gathered(schedule: Any) -> Any:
     """
     blocks = nests_of(schedule)
     kinds = [kinds_of(schedule, block) for block in blocks]
-    rows = [len(letters) - len(letters.lstrip("S")) for letters in kinds if "R" in letters]
+    # A sum over lanes has its lanes first.
+    summed = [letters.lstrip("R") for letters in kinds if "R" in letters]
+    rows = [len(letters) - len(letters.lstrip("S")) for letters in summed]
     if len(blocks) < 2 or not rows or set(kinds[-1]) != {"S"}:
         return schedule
     for depth in range(min(min(rows), len(kinds[-1]) - 1), 0, -1):

@@ -36,6 +36,9 @@ LOOP = 0.5
 """Cycles of an iteration of the innermost loop beside what it computes."""
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
+MOST_WHOLE, MORE_THAN_WHOLE = 16, 1.5
+"""Sums at a time of a convolution whose sum is unrolled whole (three channels, 3 by 3), and how much longer more of them
+take: their code is too long for LLVM to keep the image's numbers where they are (28 sums take twice as long as 14)."""
 PIXEL_VECTORS = 4
 """Vectors of a pixel that a depthwise convolution takes one after the other: of each alone, the image would be read in
 steps of a pixel, which no hardware reads ahead."""
@@ -152,8 +155,8 @@ def order_of(
     """Return what tiles are sorted by: of a depthwise convolution one vector first; then the fewest cycles.
 
     Of equal ones come those first that make no blocks of tiles (but for the rows of each core), that walk along the
-    larger operand once, that read the least around their rows of an image, that have rows of one axis, and many of the
-    last.
+    larger operand once, that read the least around their rows of an image (where the sum is not unrolled whole), that
+    have rows of one axis, and many of the last.
     """
     wide, rows = tile
     outside, inside, _ = decisions[0]
@@ -166,8 +169,15 @@ def order_of(
         again, blocks = inside > PIXEL_VECTORS, 0
     several = sum(height > 1 for height in rows)
     last = rows[-1] if rows else 0
-    around = 0.0 if product.apart else read_around(product, rows)
+    is_read_once = product.apart or is_whole(product, decisions)
+    around = 0.0 if is_read_once else read_around(product, rows)
     return wide if product.apart else 0, cycles, blocks, again, around, several, -last
+
+
+def is_whole(product: Product, decisions: Decisions) -> bool:
+    """Say whether a convolution's sum, which is not of a channel alone, is unrolled whole."""
+    sums = decisions[1 + len(product.rows) :]
+    return not product.apart and len(sums) > 1 and all(outer == 1 for outer, _ in sums)
 
 
 def read_around(product: Product, rows: Sequence[int]) -> float:
@@ -202,7 +212,9 @@ def register_tiles(
         for rows in itertools.product(*options):
             sums = math.prod(rows) * wide
             registers = sums + wide * (depth if product.apart and depth <= SHORT_SUM else 1) + 1
-            if registers <= vectors.registers or sums == 1:
+            # Few sums wait for each other: rather are weights read again, 25 of them beside 7 rows of an image.
+            few = BUSY if sums + wide + 1 <= vectors.registers else 1
+            if registers <= vectors.registers or sums <= few:
                 yield wide, rows
 
 
@@ -254,6 +266,8 @@ def cycles_of(
     loads = sum(count * (parts if product.column in axes else 1) for axes, count in step.items())
     cycles = max(sums / 2, loads / 2, BUSY / 2, waits)
     cycles += 0.05 * loads + LOOP / unrolled
+    if sums > MOST_WHOLE and is_whole(product, decisions):
+        cycles *= MORE_THAN_WHOLE
     cycles *= sharing(product, decisions, busy_cores(product, cores))
     return vectors.lost(product.lanes) * cycles / sums
 
