@@ -37,8 +37,9 @@ LOOP = 0.5
 SHORT_SUM = 32
 """A sum of so few numbers is unrolled whole: a depthwise convolution's."""
 MOST_WHOLE, MORE_THAN_WHOLE = 16, 1.5
-"""Sums at a time of a convolution whose sum is unrolled whole (three channels, 3 by 3), and how much longer more of them
-take: their code is too long for LLVM to keep the image's numbers where they are (28 sums take twice as long as 14)."""
+"""Sums at a time of a convolution whose sum is unrolled whole (three channels, 3 by 3), and how much longer it takes
+with more: the code is then too long for LLVM to keep the image's numbers where they are (28 sums take twice as long as
+14)."""
 PIXEL_VECTORS = 4
 """Vectors of a pixel that a depthwise convolution takes one after the other: of each alone, the image would be read in
 steps of a pixel, which no hardware reads ahead."""
