@@ -54,7 +54,8 @@ class Parts:
         modules = self.modules()
         if not isinstance(name, str) or name not in modules:
             raise ConfigError(
-                f"{field or self.noun} must be one of {', '.join(modules)}, found {name!r}"
+                f"{field or self.noun} must be one of {', '.join(modules)}, found {name!r}. Where a package of its own "
+                f"brings it (entry points of the group {self.group}), install that"
             )
         try:
             module = import_module(modules[name])
