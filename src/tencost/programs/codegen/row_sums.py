@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tencost.programs.codegen.blocks import extent_of, kinds_of, moves, nests_of, tried
+from tencost.programs.codegen.blocks import called, extent_of, kinds_of, moves, nests_of, tried
 
 _FEWEST = 2
 """Vectors of a row below which it is left to LLVM."""
@@ -54,9 +54,14 @@ def _split(schedule: Any, block: Any, width: int) -> None:
 
 
 def _lies_in_rows(schedule: Any, block: Any) -> bool:
-    """Say whether a nest sums float32 into one tensor, and what it reads lies in a row along its last axis."""
+    """Say whether a nest sums float32 into one tensor, and what it reads lies in a row along its last axis.
+
+    A number that is read only if it is there (below a padding) is asked for one by one: TVM makes no vectors of it.
+    """
     stmt = schedule.get(block)
     if len(stmt.writes) != 1 or str(stmt.writes[0].source.dtype) != "float32":
+        return False
+    if "if" in called(stmt.body):
         return False
     last = stmt.iter_vars[-1].var
     return any(moves(region.region[-1].min, last) for region in stmt.reads) and not any(
