@@ -81,7 +81,7 @@ def test_first_choices_over_the_rules_by_hand(truth: Truth) -> None:
         replace(task, rule_s=rule_s)
         for task, rule_s in zip(truth.tasks, (2.0, 3.0, 4.0), strict=True)
     )
-    rules = scoring.by_rule(replace(truth, tasks=all_timed))
+    rules = scoring.rules_score(replace(truth, tasks=all_timed))
     assert rules.overall.pick_rule == 1.0
     assert rules.overall.geo1 == pytest.approx((1 / 2 * 1 * 5 / 4) ** (1 / 3))
     assert rules.networks["m"].top1 == pytest.approx(5 / (2 * 2 + 3))

@@ -18,7 +18,7 @@ from tencost.measure import stage
 from tencost.measure.collection import Collection
 from tencost.measure.run import MeasuringProgress, cpu_plan, plan_measurements
 from tencost.records.databases import import_dataset
-from tencost.records.rule_times import RULE_FILE, read_rule_times
+from tencost.records.rule_times import RULE_FILE, parse_rule_times
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
 from tencost.workers.evaluator import MeasureOptions
@@ -237,7 +237,7 @@ def test_times_by_rule_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:
         path = tmp_path / "measure_records" / folder / RULE_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    times, rejects = read_rule_times(tmp_path)
+    times, rejects = parse_rule_times(tmp_path)
     assert [(time.hardware, time.workload_id, time.latency_s) for time in times] == [
         ("board", "wa", 5.0),
         ("other", "wa", 4.0),

@@ -150,7 +150,7 @@ def random_floor(truth: Truth) -> SeedScore:
     return _summarize(truth, truth.random_best, per_task)
 
 
-def by_rule(truth: Truth) -> SeedScore:
+def rules_score(truth: Truth) -> SeedScore:
     """Return what the program by rule reaches with nothing measured; what needs an order of programs is NaN."""
     undefined = np.full(len(truth.tasks), math.nan)
     per_task = dict.fromkeys(("peak1", "peak5", "pairwise", "tau", "rmse", "r2"), undefined)

@@ -51,9 +51,9 @@ from tencost.evaluate.report import HEADINGS, print_program_board, program_board
 from tencost.evaluate.scoring import (
     HEADLINE,
     SeedScore,
-    by_rule,
     oracle,
     random_floor,
+    rules_score,
     score_records,
     statistic,
 )
@@ -265,7 +265,7 @@ def _board(data: Data, root: Path, truth: Truth, scored: Sequence[ScoredModel]) 
     )
     ends = [
         ProgramRow(model=name, **program_row_fields(truth, [score(truth)]))
-        for name, score in ((FLOOR, random_floor), (RULE, by_rule), (ORACLE, oracle))
+        for name, score in ((FLOOR, random_floor), (RULE, rules_score), (ORACLE, oracle))
         if name != RULE or not np.isnan(truth.rule_s).any()
     ]
     board = ProgramBoard(

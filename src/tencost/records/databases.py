@@ -25,7 +25,7 @@ from tencost.records.raw_layout import (
     read_provenance,
     read_tasks,
 )
-from tencost.records.rule_times import RuleTime, join_rule_times, read_rule_times
+from tencost.records.rule_times import RuleTime, join_rule_times, parse_rule_times
 from tencost.store.generator import inferred
 from tencost.store.ids import program_id, record_id
 from tencost.store.schema import NetworkWeight, Provenance, Record, Source
@@ -118,7 +118,7 @@ def import_dataset(
             records.append(replace(record, task_name=names[identity], networks=networks[identity]))
     measured = {record.workload_id for record in records}
     tasks = [replace(task, measured=task.workload_id in measured) for task in tasks]
-    rule_times, bad_rule_times = read_rule_times(folder)
+    rule_times, bad_rule_times = parse_rule_times(folder)
     rejects += bad_rule_times
     return Import(records, _workloads(folder, logged, names, measured), tasks, rejects, rule_times)
 

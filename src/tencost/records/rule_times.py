@@ -32,7 +32,7 @@ class RuleTime:
     latency_s: float
 
 
-def read_rule_times(dataset: Path) -> tuple[list[RuleTime], list[Reject]]:
+def parse_rule_times(dataset: Path) -> tuple[list[RuleTime], list[Reject]]:
     """Return the times of a raw dataset, a task and hardware once (the last file counts), and the files that are none.
 
     Tasks that could not be timed by rule are left out.
