@@ -1,7 +1,7 @@
 """Files of networks that conf/network does not hold: `tencost compile` by default against ONNX Runtime and others.
 
     python benchmarks/files.py [--files levit ...] [--batches 1 8] [--cores 1 2] [--again] [--work FOLDER] [--report]
-                               [--litert-python PYTHON] [--tune SECONDS]
+                               [--litert-python PYTHON] [--tune SECONDS] [--results FOLDER]
 
 The files are those of file_networks.py, exported to ONNX as a user's file would come, and compiled with the one command
 that a user types, without a setting (`hardware.cores=N` for more cores than one):
@@ -18,8 +18,9 @@ Library, ONNX Runtime (CPU provider, default graph optimizations), OpenVINO (lat
 timed in turn, each in a process of its own on the same CPUs, the last of those that this process may use; outputs are
 compared with PyTorch's. A call takes the network's inputs from memory and waits for its outputs.
 
-Results: one file a network, batch and number of cores in benchmarks/results/files, in a folder a CPU, with the versions
-and the load of the host; what has a result is not timed again, unless --again; --report prints them and times nothing.
+Results: one file a network, batch and number of cores in benchmarks/results/files (or --results: files-tuned has those
+of runs with --tune), in a folder a CPU, with the versions and the load of the host; what has a result is not timed
+again, unless --again; --report prints them and times nothing.
 A file that cannot be compiled stays in the table with its reason and counts as a miss. The ratio is over the better of
 ONNX Runtime and OpenVINO, or over the one that runs the file; that over LiteRT stands beside it.
 """
@@ -84,6 +85,7 @@ def main() -> int:
     parser.add_argument("--cores", nargs="+", type=int, default=[1])
     parser.add_argument("--work", type=Path, default=ROOT / "tuned" / "files-benchmark")
     parser.add_argument("--again", action="store_true", help="time what has a result, too")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--report", action="store_true", help="print results, time nothing")
     parser.add_argument("--litert-python", help="of an environment with litert-torch")
     parser.add_argument("--tune", type=float, metavar="SECONDS", help="tune each file, too")
@@ -91,13 +93,14 @@ def main() -> int:
     cpu = re.sub(r"[^a-z0-9]+", "-", str(host_facts([0])["cpu"]).lower()).strip("-")
     cells = [(c, b, f) for c in options.cores for b in options.batches for f in options.files]
     for cores, batch, name in [] if options.report else cells:
-        result = RESULTS / cpu / f"{name}-b{batch}-{cores}c.json"
+        result = options.results / cpu / f"{name}-b{batch}-{cores}c.json"
         if options.again or not result.exists():
             result.parent.mkdir(parents=True, exist_ok=True)
             folder = options.work.resolve() / f"{name}-b{batch}"
             found = benchmark(name, batch, cores, folder, options.litert_python, options.tune)
             write(result, found)
-    print(report([json.loads(path.read_bytes()) for path in sorted(RESULTS.glob("*/*.json"))]))
+    results = sorted(options.results.glob("*/*.json"))
+    print(report([json.loads(path.read_bytes()) for path in results]))
     return 0
 
 
