@@ -8,6 +8,7 @@ import torch
 
 from tencost.errors import ConfigError
 from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.spec import FeatureSpec
 from tencost.models.neural.loop import seeded
 from tencost.models.programs.families import tvm_mlp
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
@@ -38,7 +39,7 @@ def test_mlp_is_served_as_it_was_trained(beside: np.ndarray | None) -> None:
     inputs = NetworkInputs(ROWS, beside)
     network = mlp_training.SegmentSumNetwork(7, 0 if beside is None else 3, config).eval()
     with torch.no_grad():
-        expected = network(*mlp_training._collate(inputs)(ALL)).numpy()
+        expected = network(*mlp_training.collated(inputs)(ALL)).numpy()
     ranker = MlpRanker(config, None)  # type: ignore[arg-type]
     found = ranker._forward(served(weights_of(network)), inputs)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -51,7 +52,7 @@ def test_tlp_is_served_as_it_was_trained(beside: np.ndarray | None, layers: int)
     inputs = NetworkInputs(ROWS, beside)
     network = tlp_training.AttentionNetwork(7, 0 if beside is None else 3, 16, config).eval()
     with torch.no_grad():
-        expected = network(*tlp_training._collate(inputs)(ALL)).numpy()
+        expected = network(*tlp_training.collated(inputs)(ALL)).numpy()
     found = score_sequences(served(weights_of(network), ("position",)), inputs, config)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
@@ -139,8 +140,6 @@ def test_the_loss_hands_its_gradient_to_autograd() -> None:
 
 
 def test_torchs_state_is_left_as_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tencost.features.rows.spec import FeatureSpec
-
     monkeypatch.chdir(tmp_path)
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.manual_seed(5)
@@ -172,23 +171,23 @@ def test_networks_run_where_their_inputs_are() -> None:
     tvm = tvm_mlp_training.TvmNetwork(7).to("meta")
     inputs = NetworkInputs(ROWS, BESIDE)
     for network, given in (
-        (mlp, mlp_training._collate(inputs)(ALL)),
-        (tlp, tlp_training._collate(inputs)(ALL)),
+        (mlp, mlp_training.collated(inputs)(ALL)),
+        (tlp, tlp_training.collated(inputs)(ALL)),
         (tvm, tvm_mlp_training._collate(ROWS)(ALL)),
     ):
         assert network(*on_meta(*given)).device.type == "meta"
 
 
 def test_an_accelerator_is_lightnings_and_one_that_is_not_there_is_said_so() -> None:
+    spec = FeatureSpec(name="toy", kind="trace", columns=tuple("abcdefg"))
     label = (np.arange(6) / 6).astype(np.float32)
     samples = Samples(ROWS, label, np.zeros(6, np.int64), np.ones(6), np.array(list("abcdef")))
     found = {}
     for accelerator in ("cpu", "auto") if not torch.cuda.is_available() else ("cpu",):
         config = MlpConfig(family="mlp", hidden=4, epochs=2, accelerator=accelerator)
-        inputs = NetworkInputs(ROWS, None)
-        found[accelerator] = mlp_training.fit_mlp(
-            config, samples, samples, inputs, inputs, seed=0, log=lambda *_: None
-        )
+        ranker = MlpRanker(config, spec)
+        ranker.fit(samples, samples, seed=0, log=lambda *_: None)
+        (found[accelerator],) = ranker.networks
     first = found.pop("cpu")
     assert all((one[name] == first[name]).all() for one in found.values() for name in first)
     with pytest.raises(ConfigError, match=r"model\.accelerator must be one of cpu, gpu"):
@@ -197,14 +196,10 @@ def test_an_accelerator_is_lightnings_and_one_that_is_not_there_is_said_so() -> 
     wanted = f"{absent}: expected such a device.*accelerator=cpu"
     config = MlpConfig(family="mlp", hidden=4, epochs=2, accelerator=absent)
     with pytest.raises(ConfigError, match=rf"model\.accelerator={wanted}"):
-        mlp_training.fit_mlp(
-            config, samples, samples, inputs, inputs, seed=0, log=lambda *_: pytest.fail("trained")
-        )
+        MlpRanker(config, spec).fit(samples, samples, seed=0, log=lambda *_: pytest.fail("trained"))
 
 
 def test_patience_stops_and_the_best_epoch_is_kept() -> None:
-    from tencost.features.rows.spec import FeatureSpec
-
     spec = FeatureSpec(name="toy", kind="trace", columns=tuple("abcdefg"))
     ids = np.array([f"r{index}" for index in ALL])
     label = np.linspace(0.1, 1, len(ALL)).astype(np.float32)

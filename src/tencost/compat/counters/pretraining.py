@@ -13,10 +13,8 @@ The network, its loss and its settings are those of the family `mlp`.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,24 +25,14 @@ from tencost.errors import TrainError
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
-from tencost.models.neural.weights import Weights, read_weights
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
-from tencost.models.programs.neural.layers import Scaler
-from tencost.models.programs.neural.network_ranker import (
-    NetworkInputs,
-    beside_rows,
-    num_beside,
-    num_rows_columns,
-    own_rows,
-)
+from tencost.models.programs.neural.network_ranker import num_beside, num_rows_columns, served
 from tencost.models.programs.ranker import Samples
 from tencost.models.programs.ranker.labels import featurized
 from tencost.models.programs.ranker.losses import RankingLoss
 
 if TYPE_CHECKING:
     import torch
-
-    from tencost.models.programs.neural.mlp_training import SegmentSumNetwork
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -111,15 +99,6 @@ class Summary:
     steps: tuple[Interval, ...]
 
 
-@dataclass(frozen=True)
-class Start:
-    """What a pretrained network begins with: weights as torch lays them out, and the standardisation of its inputs."""
-
-    weights: Weights
-    rows: Scaler
-    beside: Scaler | None
-
-
 def batches_of(samples: Samples, settings: Settings, seed: int) -> dict[int, list[Ints]]:
     """Divide each workload's programs into batches in an order drawn by the seed; what is left over is not measured.
 
@@ -183,27 +162,11 @@ def pretraining(
 
 def pretrained(
     config: MlpConfig, spec: FeatureSpec, train: Samples, valid: Samples, seed: int
-) -> Start:
-    """Train the family's network, and return what it would be saved as."""
+) -> MlpRanker:
+    """Train the family's network."""
     ranker = MlpRanker(config, spec)
     ranker.fit(train, valid, seed=seed, log=lambda *_: None)
-    with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
-        folder = Path(scratch)
-        ranker.save(folder)
-        weights = read_weights(folder / "network_0.safetensors")
-        scalers = read_weights(folder / "scaler.safetensors")
-    torch_layout = {
-        name: np.ascontiguousarray(array.T) if array.ndim == 2 else array
-        for name, array in weights.items()
-    }
-    rows, beside = (
-        Scaler(scalers[f"{name}.mean"], scalers[f"{name}.inverse"])
-        if f"{name}.mean" in scalers
-        else None
-        for name in ("rows", "beside")
-    )
-    assert rows is not None
-    return Start(torch_layout, rows, beside)
+    return ranker
 
 
 def summarize_shares(shares: Sequence[Share]) -> list[Summary]:
@@ -249,23 +212,24 @@ class _Learner:
     """A network that is asked and taught in turn."""
 
     def __init__(
-        self, config: MlpConfig, spec: FeatureSpec, start: Start | None, seed: int
+        self, config: MlpConfig, spec: FeatureSpec, start: MlpRanker | None, seed: int
     ) -> None:
         import torch
 
         from tencost.models.neural.loop import seeded
-        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork
+        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork, collated
 
-        self._config, self._spec, self._seed = config, spec, seed
-        self._start = start
-        self._rows = None if start is None else start.rows
-        self._beside = None if start is None else start.beside
+        self._config, self._seed, self._collated = config, seed, collated
+        self._pretrained = start is not None
+        self._ranker = start or MlpRanker(config, spec)
+        """Standardises what the network reads."""
         with seeded(seed, config.num_threads):
-            self._network: SegmentSumNetwork = SegmentSumNetwork(
+            self._network = SegmentSumNetwork(
                 num_rows_columns(spec), num_beside(spec, config.beside), config
             )
         if start is not None:
-            state = {name: torch.from_numpy(array) for name, array in start.weights.items()}
+            weights = served(start.networks[0])  # transposed once more: as torch has them
+            state = {name: torch.from_numpy(array) for name, array in weights.items()}
             self._network.load_state_dict(state)
         self._optimizer = torch.optim.AdamW(
             self._network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
@@ -276,12 +240,12 @@ class _Learner:
         """Score programs, float64 [n]; all alike before anything is known."""
         import torch
 
-        if self._rows is None:
+        if not (self._pretrained or self._steps):
             return np.zeros(len(features))
         self._network.eval()
         with torch.no_grad():
-            inputs = self._inputs(features)
-            scores = self._network(*_tensors(inputs, np.arange(len(features))))
+            inputs = self._collated(self._ranker.inputs(features))
+            scores = self._network(*inputs(np.arange(len(features))))
         return np.asarray(scores.numpy(), np.float64)
 
     def learn(self, features: Ragged, speed: Floats, settings: Settings) -> None:
@@ -294,19 +258,17 @@ class _Learner:
 
         from tencost.models.neural.loop import seeded
 
-        if self._start is None:
-            self._rows = Scaler.fit(own_rows(features, self._spec).values)
-            beside = beside_rows(features, self._spec, self._config.beside)
-            self._beside = None if beside is None else Scaler.fit(beside)
+        if not self._pretrained:
+            self._ranker.fit_scalers(features)
         label = (speed / max(float(speed.max()), 1e-300)).astype(np.float32)
-        inputs = self._inputs(features)
+        inputs = self._collated(self._ranker.inputs(features))
         generator = np.random.default_rng([self._seed, self._steps])
         self._network.train()
         with seeded(self._seed * 100_003 + self._steps, self._config.num_threads):
             for _ in range(settings.epochs):
                 order = generator.permutation(len(label))
                 for listed in np.array_split(order, max(1, len(order) // settings.batch)):
-                    scores = self._network(*_tensors(inputs, listed))
+                    scores = self._network(*inputs(listed))
                     self._optimizer.zero_grad()
                     _loss(self._config, scores, label[listed]).backward()  # type: ignore[no-untyped-call]
                     torch.nn.utils.clip_grad_norm_(
@@ -314,15 +276,6 @@ class _Learner:
                     )
                     self._optimizer.step()
         self._steps += 1
-
-    def _inputs(self, features: Ragged) -> NetworkInputs:
-        assert self._rows is not None, "learn before predict"
-        rows = own_rows(features, self._spec)
-        standard = Ragged(self._rows(rows.values), rows.offsets)
-        beside = beside_rows(features, self._spec, self._config.beside)
-        if self._beside is None or beside is None:
-            return NetworkInputs(standard, None)
-        return NetworkInputs(standard, self._beside(beside))
 
 
 def _loss(config: MlpConfig, scores: torch.Tensor, label: NDArray[np.float32]) -> torch.Tensor:
@@ -338,18 +291,6 @@ def _loss(config: MlpConfig, scores: torch.Tensor, label: NDArray[np.float32]) -
     )
     gradient = loss(scores.detach().numpy().astype(np.float64))[0] * 4.0 / len(label)
     return (scores * torch.from_numpy(gradient.astype(np.float32))).sum()
-
-
-def _tensors(
-    inputs: NetworkInputs, programs: Ints
-) -> tuple[torch.Tensor, torch.Tensor, int, torch.Tensor | None]:
-    import torch
-
-    rows = inputs.rows.take(programs)
-    beside = None if inputs.beside is None else torch.from_numpy(inputs.beside[programs])
-    return (
-        torch.from_numpy(rows.values), torch.from_numpy(rows.segment_ids), len(programs), beside,
-    )  # fmt: skip
 
 
 def _speed(latency_s: Floats) -> Floats:

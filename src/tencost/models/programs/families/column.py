@@ -19,7 +19,7 @@ from tencost.config import ModelConfig
 from tencost.errors import BundleError, ConfigError
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
-from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores
+from tencost.models.programs.ranker import Family, LogMetric, RowRanker, Samples, Scores
 from tencost.models.programs.ranker.labels import featurized
 from tencost.models.programs.ranker.losses import RankingMetrics
 
@@ -34,7 +34,7 @@ class ColumnConfig(ModelConfig):
     """Name of the column; of a program with many rows the first row's value counts."""
 
 
-class ColumnRanker:
+class ColumnRanker(RowRanker):
     """Scores in the column's own unit, negated where less of it is faster."""
 
     family: ClassVar[str] = "column"
@@ -65,12 +65,8 @@ class ColumnRanker:
         for metric, figure in metrics.items():
             log(f"train/valid_{metric}", figure, 0)
 
-    def predict(self, features: Ragged) -> Scores:
-        scores = np.full(len(features), np.nan)
-        used = np.flatnonzero(features.lengths)
-        if len(used):
-            scores[used] = self._sign * self._values(features.take(used))
-        return scores
+    def _score(self, features: Ragged) -> Scores:
+        return self._sign * self._values(features)
 
     def save(self, folder: Path) -> None:
         content = {"column": self._config.column, "sign": self._sign}
@@ -91,9 +87,6 @@ class ColumnRanker:
                 "Train the model again."
             )
         self._sign = int(sign)
-
-    def importance(self) -> dict[str, float]:
-        return {}
 
     def _values(self, features: Ragged) -> Scores:
         first = features.values[features.offsets[:-1], self._place]

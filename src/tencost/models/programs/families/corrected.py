@@ -35,6 +35,7 @@ from tencost.models.programs.ranker import (
     Family,
     LogMetric,
     Ranker,
+    RowRanker,
     Samples,
     Scores,
     check_width,
@@ -88,7 +89,7 @@ class CorrectedConfig(ModelConfig):
         base_config(self.base)
 
 
-class CorrectedRanker:
+class CorrectedRanker(RowRanker):
     """A base and its correction; see the module's text."""
 
     family: ClassVar[str] = "corrected"
@@ -144,15 +145,10 @@ class CorrectedRanker:
             booster.update(matrix, step, gradient)
         self._booster = booster
 
-    def predict(self, features: Ragged) -> Scores:
-        out = np.full(len(features), np.nan)
-        used = np.flatnonzero(features.lengths)
-        if len(used):
-            rows = features.take(used)
-            scaled = self.base.predict(rows) / self.spread
-            trees = predict_rows(self._booster, self._rows(rows, scaled))
-            out[used] = self._config.trust * scaled + trees
-        return out
+    def _score(self, features: Ragged) -> Scores:
+        scaled = self.base.predict(features) / self.spread
+        trees = predict_rows(self._booster, self._rows(features, scaled))
+        return self._config.trust * scaled + trees
 
     def save(self, folder: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
@@ -171,9 +167,6 @@ class CorrectedRanker:
         self._booster = load_booster(folder / _TREES)
         width = len(summary_names(self._spec)) + 1
         check_width(folder / _TREES, self._spec, self._booster.num_features(), width)
-
-    def importance(self) -> dict[str, float]:
-        return {}
 
     def _rows(self, features: Ragged, scaled: Scores) -> FloatArray:
         seen = features if self._positions is None else part_rows(features, self._positions)

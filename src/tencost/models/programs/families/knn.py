@@ -18,7 +18,6 @@ import numpy as np
 
 from tencost.config import ModelConfig
 from tencost.config.checking import within
-from tencost.errors import BundleError
 from tencost.features.rows.kind import kind_of
 from tencost.features.rows.ragged import FloatArray, Ragged
 from tencost.features.rows.spec import FeatureSpec
@@ -28,12 +27,19 @@ from tencost.features.rows.summary import (
     summarize_programs,
     summary_names,
 )
-from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores, check_width
+from tencost.models.neural.weights import Weights, check_weights, read_weights, write_weights
+from tencost.models.programs.ranker import (
+    Family,
+    LogMetric,
+    RowRanker,
+    Samples,
+    Scores,
+    check_width,
+)
 from tencost.models.programs.ranker.labels import featurized
 from tencost.models.programs.ranker.losses import RankingMetrics
 
 _FILE = "knn.safetensors"
-_TENSORS = frozenset({"rows", "label", "mean", "scale"})
 
 
 @dataclass(kw_only=True)
@@ -54,7 +60,7 @@ def _program_rows(features: Ragged, spec: FeatureSpec) -> FloatArray:
     return constants(features, spec)
 
 
-class KnnRanker:
+class KnnRanker(RowRanker):
     """Scores in [0, 1]: the mean label of the nearest training programs, higher is faster."""
 
     family: ClassVar[str] = "knn"
@@ -62,7 +68,7 @@ class KnnRanker:
     def __init__(self, config: KnnConfig, spec: FeatureSpec) -> None:
         self._config = config
         self._spec = spec
-        self._tensors: dict[str, FloatArray] = {}
+        self._tensors: Weights = {}
         self._tree: Any = None
 
     def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
@@ -83,61 +89,33 @@ class KnnRanker:
         for metric, value in metrics.items():
             log(f"train/valid_{metric}", value, 0)
 
-    def predict(self, features: Ragged) -> Scores:
-        scores = np.full(len(features), np.nan)
-        used = np.flatnonzero(features.lengths)
-        if not len(used):
-            return scores
-        rows = _program_rows(features.take(used), self._spec)
+    def _score(self, features: Ragged) -> Scores:
+        rows = _program_rows(features, self._spec)
         rows = (rows - self._tensors["mean"]) / self._tensors["scale"]
         label = self._tensors["label"]
         count = min(self._config.neighbours, len(label))
         _, near = self._tree.query(rows, k=count)
-        scores[used] = label[near.reshape(len(used), count)].astype(np.float64).mean(axis=1)
-        return scores
+        neighbours = label[near.reshape(len(features), count)].astype(np.float64)
+        return np.asarray(neighbours.mean(axis=1))
 
     def save(self, folder: Path) -> None:
-        from safetensors.numpy import save_file
-
-        save_file(self._tensors, folder / _FILE)
+        write_weights(folder / _FILE, self._tensors)
 
     def load(self, folder: Path) -> None:
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
         path = folder / _FILE
-        try:
-            tensors = load_file(path)
-        except (OSError, SafetensorError, ValueError) as error:
-            raise BundleError(
-                f"{path}: expected tensors as safetensors has them, found others: {error}. Train the model again."
-            ) from error
-        if set(tensors) != _TENSORS:
-            raise BundleError(
-                f"{path}: expected the tensors {', '.join(sorted(_TENSORS))}, found {', '.join(sorted(tensors))}. "
-                "Train the model again."
-            )
-        rows, label = tensors["rows"], tensors["label"]
-        shapes = [tensor.shape for tensor in (label, tensors["mean"], tensors["scale"])]
-        if rows.ndim != 2 or shapes != [rows.shape[:1], rows.shape[1:], rows.shape[1:]]:
-            raise BundleError(
-                f"{path}: expected rows [P, C], label [P], mean and scale [C], found {rows.shape} and {shapes}. "
-                "Train the model again."
-            )
-        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
-            raise BundleError(f"{path}: expected finite numbers, found others. Train it again.")
-        check_width(path, self._spec, rows.shape[1], self._num_columns())
+        tensors, columns = read_weights(path), self._num_columns()
+        programs, width = np.shape(tensors.get("rows", np.zeros((1, columns))))
+        check_width(path, self._spec, width, columns)
+        shapes = {"rows": (programs, columns), "label": (programs,)}
+        check_weights(path, tensors, {**shapes, "mean": (columns,), "scale": (columns,)})
         self._use(tensors)
-
-    def importance(self) -> dict[str, float]:
-        return {}
 
     def _num_columns(self) -> int:
         if kind_of(self._spec).one_row or not num_constant_columns(self._spec):
             return len(summary_names(self._spec))
         return num_constant_columns(self._spec)
 
-    def _use(self, tensors: dict[str, FloatArray]) -> None:
+    def _use(self, tensors: Weights) -> None:
         from scipy.spatial import cKDTree
 
         self._tensors = tensors

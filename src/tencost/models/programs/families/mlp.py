@@ -7,15 +7,16 @@ Trained with torch (:mod:`tencost.models.programs.neural.mlp_training`), served 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights, layer_shapes
-from tencost.models.programs.neural.layers import Array, dense, dot
-from tencost.models.programs.neural.network_ranker import NetworkInputs, NetworkRanker
-from tencost.models.programs.ranker import Family, LogMetric, Samples
+from tencost.models.programs.neural.layers import Array, dot, layer
+from tencost.models.programs.neural.network_ranker import InTorch, NetworkInputs, NetworkRanker
+from tencost.models.programs.ranker import Family
 
 
 @dataclass(kw_only=True)
@@ -28,19 +29,10 @@ class MlpRanker(NetworkRanker):
 
     family: ClassVar[str] = "mlp"
 
-    def _train(
-        self,
-        train: Samples,
-        valid: Samples,
-        inputs: NetworkInputs,
-        valid_inputs: NetworkInputs,
-        *,
-        seed: int,
-        log: LogMetric,
-    ) -> Weights:
-        from tencost.models.programs.neural.mlp_training import fit_mlp
+    def _in_torch(self) -> InTorch:
+        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork, collated
 
-        return fit_mlp(self._config, train, valid, inputs, valid_inputs, seed=seed, log=log)
+        return partial(SegmentSumNetwork, config=self._config), collated
 
     def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
         del most
@@ -58,17 +50,13 @@ class MlpRanker(NetworkRanker):
 
     def _forward(self, weights: Weights, inputs: NetworkInputs) -> Array:
         rows = inputs.rows
-        encoded = _layer(weights, "rows2", _layer(weights, "rows1", rows.values))
+        encoded = layer(weights, "rows2", layer(weights, "rows1", rows.values))
         total = np.add.reduceat(encoded, rows.offsets[:-1], axis=0)
         if inputs.beside is not None:
-            beside = _layer(weights, "beside2", _layer(weights, "beside1", inputs.beside))
+            beside = layer(weights, "beside2", layer(weights, "beside1", inputs.beside))
             total = np.concatenate([total, beside], axis=1)
-        hidden = _layer(weights, "head1", total)
+        hidden = layer(weights, "head1", total)
         return dot(hidden, weights["head2.weight"][:, 0], weights["head2.bias"])
-
-
-def _layer(weights: Weights, name: str, inputs: Array) -> Array:
-    return dense(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"], relu=True)
 
 
 FAMILY = Family(

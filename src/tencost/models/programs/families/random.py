@@ -17,7 +17,7 @@ from tencost.config import ModelConfig
 from tencost.errors import BundleError
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
-from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores
+from tencost.models.programs.ranker import Family, LogMetric, RowRanker, Samples, Scores
 
 
 @dataclass(kw_only=True)
@@ -25,7 +25,7 @@ class RandomConfig(ModelConfig):
     """Scores that know nothing: a hash of the program's features. The floor."""
 
 
-class RandomRanker:
+class RandomRanker(RowRanker):
     """Uniform in [0, 1) per program and seed."""
 
     family: ClassVar[str] = "random"
@@ -38,11 +38,11 @@ class RandomRanker:
         del train, valid, log
         self._seed = seed
 
-    def predict(self, features: Ragged) -> Scores:
-        scores = np.full(len(features), np.nan)
+    def _score(self, features: Ragged) -> Scores:
+        scores = np.zeros(len(features))
         key = self._seed.to_bytes(8, "little", signed=True)
-        for index in np.flatnonzero(features.lengths):
-            rows = np.ascontiguousarray(features[int(index)])
+        for index in range(len(features)):
+            rows = np.ascontiguousarray(features[index])
             digest = hashlib.blake2b(rows.tobytes(), digest_size=8, key=key).digest()
             scores[index] = int.from_bytes(digest, "little") / 2.0**64
         return scores
@@ -59,9 +59,6 @@ class RandomRanker:
         if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
             raise BundleError(f"{path}: expected a seed of 64 bits, found {seed!r}")
         self._seed = int(seed)
-
-    def importance(self) -> dict[str, float]:
-        return {}
 
 
 FAMILY = Family(

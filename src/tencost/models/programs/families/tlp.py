@@ -12,6 +12,7 @@ Legend: B programs of one bucket, T steps, H hidden width, A heads.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -26,13 +27,13 @@ from tencost.models.programs.neural.layers import (
     MASKED,
     POOL_SCALE,
     Array,
-    dense,
     dot,
+    layer,
     layer_norm,
     softmax,
 )
-from tencost.models.programs.neural.network_ranker import NetworkInputs, NetworkRanker
-from tencost.models.programs.ranker import Family, LogMetric, Samples
+from tencost.models.programs.neural.network_ranker import InTorch, NetworkInputs, NetworkRanker
+from tencost.models.programs.ranker import Family
 
 MAX_STEPS = 64
 """Steps of a program that are read where the feature set does not say how many it keeps."""
@@ -81,21 +82,11 @@ class TlpRanker(NetworkRanker):
         self._tlp = config
         self._max_steps = int(spec.options.get("max_steps", MAX_STEPS))
 
-    def _train(
-        self,
-        train: Samples,
-        valid: Samples,
-        inputs: NetworkInputs,
-        valid_inputs: NetworkInputs,
-        *,
-        seed: int,
-        log: LogMetric,
-    ) -> Weights:
-        from tencost.models.programs.neural.tlp_training import fit_tlp
+    def _in_torch(self) -> InTorch:
+        from tencost.models.programs.neural.tlp_training import AttentionNetwork, collated
 
-        return fit_tlp(
-            self._tlp, self._max_steps, train, valid, inputs, valid_inputs, seed=seed, log=log
-        )
+        network = partial(AttentionNetwork, max_steps=self._max_steps, config=self._tlp)
+        return network, collated
 
     def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
         hidden, wide = self._tlp.hidden, 2 * self._tlp.hidden
@@ -122,9 +113,9 @@ class TlpRanker(NetworkRanker):
     def _forward(self, weights: Weights, inputs: NetworkInputs) -> Array:
         return score_sequences(weights, inputs, self._tlp)
 
-    def _inputs(self, features: Ragged) -> NetworkInputs:
+    def inputs(self, features: Ragged) -> NetworkInputs:
         """Keep the first steps of each program."""
-        inputs = super()._inputs(features)
+        inputs = super().inputs(features)
         rows = inputs.rows
         position = np.arange(len(rows.values)) - np.repeat(rows.offsets[:-1], rows.lengths)
         lengths = np.minimum(rows.lengths, self._max_steps)
@@ -158,7 +149,7 @@ def _score(
     size, width = len(steps), config.hidden
     present = np.arange(length) < steps.lengths[:, None]
     absent = np.where(present, np.float32(0.0), np.float32(MASKED))
-    encoded = _layer(weights, "encode2", _layer(weights, "encode1", steps.values, relu=True))
+    encoded = layer(weights, "encode2", layer(weights, "encode1", steps.values), relu=False)
     hidden = np.zeros((size, length, width), np.float32)
     hidden[present] = encoded
     positions = weights["position"]
@@ -171,10 +162,10 @@ def _score(
     largest = (hidden + absent[:, :, None]).max(axis=1)
     pooled = np.concatenate([total, largest], axis=1)
     if beside is not None:
-        encoded = _layer(weights, "beside1", beside, relu=True)
-        encoded = _layer(weights, "beside2", encoded, relu=True)
+        encoded = layer(weights, "beside1", beside)
+        encoded = layer(weights, "beside2", encoded)
         pooled = np.concatenate([pooled, encoded], axis=1)
-    last = _layer(weights, "head1", pooled, relu=True)
+    last = layer(weights, "head1", pooled)
     return dot(last, weights["head2.weight"][:, 0], weights["head2.bias"])
 
 
@@ -189,19 +180,17 @@ def _attend(
     size, length, width = hidden.shape
     flat = hidden.reshape(-1, width)
     normed = layer_norm(flat, weights[f"{name}.norm1.weight"], weights[f"{name}.norm1.bias"])
-    split = _layer(weights, f"{name}.qkv", normed).reshape(size, length, 3, heads, width // heads)
+    split = layer(weights, f"{name}.qkv", normed, relu=False).reshape(
+        size, length, 3, heads, width // heads
+    )
     query, key, value = np.ascontiguousarray(split.transpose(2, 0, 3, 1, 4))
     affinity = np.matmul(query, np.ascontiguousarray(key.swapaxes(-1, -2)))
     affinity = affinity / np.float32((width // heads) ** 0.5) + absent[:, None, None, :]
     mixed = np.matmul(softmax(affinity), value).transpose(0, 2, 1, 3).reshape(-1, width)
-    flat = flat + _layer(weights, f"{name}.project", mixed)
+    flat = flat + layer(weights, f"{name}.project", mixed, relu=False)
     normed = layer_norm(flat, weights[f"{name}.norm2.weight"], weights[f"{name}.norm2.bias"])
-    wide = _layer(weights, f"{name}.wide", normed, relu=True)
-    return (flat + _layer(weights, f"{name}.narrow", wide)).reshape(size, length, width)
-
-
-def _layer(weights: Weights, name: str, inputs: Array, *, relu: bool = False) -> Array:
-    return dense(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"], relu=relu)
+    wide = layer(weights, f"{name}.wide", normed)
+    return (flat + layer(weights, f"{name}.narrow", wide, relu=False)).reshape(size, length, width)
 
 
 FAMILY = Family(

@@ -42,9 +42,9 @@ from tencost.models.neural.weights import (
     read_weights,
     write_weights,
 )
-from tencost.models.programs.neural.layers import dense, dot
+from tencost.models.programs.neural.layers import dot, layer
 from tencost.models.programs.neural.network_ranker import served
-from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores
+from tencost.models.programs.ranker import Family, LogMetric, RowRanker, Samples
 from tencost.models.programs.ranker.labels import featurized
 
 
@@ -66,7 +66,7 @@ class TvmMlpConfig(ModelConfig):
         one_of("model.accelerator", self.accelerator, ACCELERATORS)
 
 
-class TvmMlpRanker:
+class TvmMlpRanker(RowRanker):
     """TVM's MLPModel; see the module's text."""
 
     family: ClassVar[str] = "tvm_mlp"
@@ -95,13 +95,8 @@ class TvmMlpRanker:
         )
         self._weights = {**served(weights), "scale": scale}
 
-    def predict(self, features: Ragged) -> Scores:
-        out = np.full(len(features), np.nan)
-        used = np.flatnonzero(features.lengths)
-        if len(used):
-            rows = _scaled(self._rows(features.take(used)), self._weights["scale"])
-            out[used] = score_stores(self._weights, rows)
-        return out
+    def _score(self, features: Ragged) -> npt.NDArray[np.float32]:
+        return score_stores(self._weights, _scaled(self._rows(features), self._weights["scale"]))
 
     def save(self, folder: Path) -> None:
         write_weights(folder / "network_0.safetensors", self._weights)
@@ -123,9 +118,6 @@ class TvmMlpRanker:
         if not self._weights["scale"].all():
             raise BundleError(f"{path}: expected a scale other than 0 for every column, found 0")
 
-    def importance(self) -> dict[str, float]:
-        return {}
-
     def _rows(self, features: Ragged) -> Ragged:
         if self._columns is None:
             return features
@@ -134,14 +126,10 @@ class TvmMlpRanker:
 
 def score_stores(weights: Weights, rows: Ragged) -> npt.NDArray[np.float32]:
     """Score programs, each with at least one row: float32 [N]."""
-
-    def layer(name: str, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        return dense(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"], relu=True)
-
-    encoded = layer("encoder2", layer("encoder1", rows.values))
+    encoded = layer(weights, "encoder2", layer(weights, "encoder1", rows.values))
     total = np.add.reduceat(encoded, rows.offsets[:-1], axis=0)
-    total = layer("layer0", total) + total
-    total = layer("layer1", total) + total
+    total = layer(weights, "layer0", total) + total
+    total = layer(weights, "layer1", total) + total
     return dot(total, weights["decoder.weight"][:, 0], weights["decoder.bias"])
 
 

@@ -26,7 +26,14 @@ from tencost.config.checking import within
 from tencost.features.kinds.per_store import PER_STORE_COLUMNS
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
-from tencost.models.programs.ranker import Family, LogMetric, Samples, Scores, check_width
+from tencost.models.programs.ranker import (
+    Family,
+    LogMetric,
+    RowRanker,
+    Samples,
+    Scores,
+    check_width,
+)
 from tencost.models.programs.ranker.labels import featurized
 from tencost.models.programs.ranker.losses import RankingMetrics
 from tencost.models.trees.booster import gain_shares, load_booster, packed_sum, predict_rows
@@ -52,7 +59,7 @@ class TvmXgbConfig(ModelConfig):
         within("model", self, num_threads="[1, inf)")
 
 
-class TvmXgbRanker:
+class TvmXgbRanker(RowRanker):
     """TVM's XGBModel; see the module's text."""
 
     family: ClassVar[str] = "tvm_xgb"
@@ -106,14 +113,9 @@ class TvmXgbRanker:
                 break
         self._booster = booster
 
-    def predict(self, features: Ragged) -> Scores:
-        out = np.full(len(features), np.nan)
-        used = np.flatnonzero(features.lengths)
-        if len(used):
-            present = features.take(used)
-            predictions = predict_rows(self._booster, self._rows(present))
-            out[used] = packed_sum(predictions, present.segment_ids, len(used))
-        return out
+    def _score(self, features: Ragged) -> Scores:
+        predictions = predict_rows(self._booster, self._rows(features))
+        return packed_sum(predictions, features.segment_ids, len(features))
 
     def save(self, folder: Path) -> None:
         self._booster.save_model(str(folder / "model_0.ubj"))

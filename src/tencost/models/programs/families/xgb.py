@@ -29,6 +29,7 @@ from tencost.features.rows.summary import summarize_programs, summary_names
 from tencost.models.programs.ranker import (
     Family,
     LogMetric,
+    RowRanker,
     Samples,
     Scores,
     check_width,
@@ -99,7 +100,7 @@ class XgbConfig(ModelConfig):
         within("model", self, num_models="[1, inf)", num_threads="[1, inf)")
 
 
-class XgbRanker:
+class XgbRanker(RowRanker):
     """Boosters that are averaged; see the module's text."""
 
     family: ClassVar[str] = "xgb"
@@ -173,16 +174,12 @@ class XgbRanker:
             copied._boosters.append(more)
         return copied
 
-    def predict(self, features: Ragged) -> Scores:
-        out = np.full(len(features), np.nan)
-        used = np.flatnonzero(features.lengths)
-        if len(used):
-            rows, segment = self._rows(features.take(used))
-            total = np.zeros(len(used))
-            for booster, divisor in zip(self._boosters, self._divisors, strict=True):
-                total += packed_sum(predict_rows(booster, rows), segment, len(used)) / divisor
-            out[used] = total / len(self._boosters)
-        return out
+    def _score(self, features: Ragged) -> Scores:
+        rows, segment = self._rows(features)
+        total = np.zeros(len(features))
+        for booster, divisor in zip(self._boosters, self._divisors, strict=True):
+            total += packed_sum(predict_rows(booster, rows), segment, len(features)) / divisor
+        return total / len(self._boosters)
 
     def save(self, folder: Path) -> None:
         for index, booster in enumerate(self._boosters):

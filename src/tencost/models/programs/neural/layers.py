@@ -8,6 +8,7 @@ alone or among thousands. For the sizes of a cost model this costs little.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +67,11 @@ def dense(inputs: Array, weight: Array, bias: Array, *, relu: bool = False) -> A
     out = np.matmul(inputs[:, None, :], weight)[:, 0, :]
     out += bias
     return np.maximum(out, np.float32(0.0), out=out) if relu else out
+
+
+def layer(weights: Mapping[str, Array], name: str, inputs: Array, *, relu: bool = True) -> Array:
+    """Apply the dense layer of this name, see `dense`."""
+    return dense(inputs, weights[f"{name}.weight"], weights[f"{name}.bias"], relu=relu)
 
 
 def dot(inputs: Array, weight: Array, bias: Array) -> Array:

@@ -7,10 +7,8 @@ from torch import Tensor, nn
 
 from tencost.features.rows.ragged import IntArray
 from tencost.models.neural.settings import NeuralConfig
-from tencost.models.neural.weights import Weights
 from tencost.models.programs.neural.network_ranker import NetworkInputs
-from tencost.models.programs.neural.ranking_training import Collate, fit_ranking_network
-from tencost.models.programs.ranker import LogMetric, Samples
+from tencost.models.programs.neural.ranking_training import Collate
 
 
 class SegmentSumNetwork(nn.Module):
@@ -37,44 +35,9 @@ class SegmentSumNetwork(nn.Module):
         return scores
 
 
-def fit_mlp(
-    config: NeuralConfig,
-    train: Samples,
-    valid: Samples,
-    inputs: NetworkInputs,
-    valid_inputs: NetworkInputs,
-    *,
-    seed: int,
-    log: LogMetric,
-) -> Weights:
-    """Train one network.
+def collated(inputs: NetworkInputs) -> Collate:
+    """Return what gives the network some programs, by their places among all."""
 
-    Args:
-        config: hyper-parameters.
-        train: labels and groups of the training split.
-        valid: labels and groups of the validation split.
-        inputs: what the network reads of the training split.
-        valid_inputs: what it reads of the validation split.
-        seed: of weights, dropout and batch order.
-        log: receives the validation metrics of each epoch.
-
-    Returns:
-        The weights by name, of the epoch that did best on the validation split.
-    """
-    num_beside = 0 if inputs.beside is None else inputs.beside.shape[1]
-    return fit_ranking_network(
-        config,
-        lambda: SegmentSumNetwork(inputs.rows.num_columns, num_beside, config),
-        train,
-        valid,
-        _collate(inputs),
-        _collate(valid_inputs),
-        seed=seed,
-        log=log,
-    )
-
-
-def _collate(inputs: NetworkInputs) -> Collate:
     def collate(programs: IntArray) -> tuple[Tensor, Tensor, int, Tensor | None]:
         rows = inputs.rows.take(programs)
         beside = None if inputs.beside is None else torch.from_numpy(inputs.beside[programs])

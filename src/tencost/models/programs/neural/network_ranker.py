@@ -7,15 +7,17 @@ training split; networks are averaged after division by it).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import orjson
 
-from tencost.features.rows.ragged import Ragged
+from tencost.features.rows.ragged import IntArray, Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.features.rows.summary import (
     constants,
@@ -27,7 +29,14 @@ from tencost.features.rows.summary import (
 from tencost.models.neural.settings import NeuralConfig
 from tencost.models.neural.weights import Weights, check_weights, read_weights, write_weights
 from tencost.models.programs.neural.layers import Array, Scaler
-from tencost.models.programs.ranker import LogMetric, Samples, Scores, check_width, read_divisors
+from tencost.models.programs.ranker import (
+    LogMetric,
+    RowRanker,
+    Samples,
+    Scores,
+    check_width,
+    read_divisors,
+)
 from tencost.models.programs.ranker.labels import featurized
 
 
@@ -44,7 +53,11 @@ class NetworkInputs:
     beside: Array | None
 
 
-class NetworkRanker(ABC):
+InTorch = tuple[Callable[[int, int], Any], Callable[[NetworkInputs], Callable[[IntArray], Any]]]
+"""(columns of a row, columns beside the rows) -> a network; inputs -> (places of programs -> its arguments)."""
+
+
+class NetworkRanker(RowRanker):
     """Networks that are averaged, each from its own seed."""
 
     family: ClassVar[str] = ""
@@ -56,21 +69,12 @@ class NetworkRanker(ABC):
         self._spec = spec
         self._rows: Scaler | None = None
         self._beside: Scaler | None = None
-        self._networks: list[Weights] = []
+        self.networks: list[Weights] = []
         self._divisors: list[float] = []
 
     @abstractmethod
-    def _train(
-        self,
-        train: Samples,
-        valid: Samples,
-        inputs: NetworkInputs,
-        valid_inputs: NetworkInputs,
-        *,
-        seed: int,
-        log: LogMetric,
-    ) -> Weights:
-        """Train one network; return its weights as torch names and lays them out."""
+    def _in_torch(self) -> InTorch:
+        """Return what a network is trained with; imports torch."""
 
     @abstractmethod
     def _forward(self, weights: Weights, inputs: NetworkInputs) -> Array:
@@ -87,35 +91,35 @@ class NetworkRanker(ABC):
         """
 
     def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
+        from tencost.models.programs.neural.ranking_training import fit_ranking_network
+
         train, valid = featurized(train), featurized(valid)
-        self._rows = Scaler.fit(own_rows(train.features, self._spec).values)
-        beside = beside_rows(train.features, self._spec, self._config.beside)
-        self._beside = None if beside is None else Scaler.fit(beside)
-        inputs, valid_inputs = self._inputs(train.features), self._inputs(valid.features)
-        self._networks, self._divisors = [], []
+        self.fit_scalers(train.features)
+        inputs, valid_inputs = self.inputs(train.features), self.inputs(valid.features)
+        make, collate = self._in_torch()
+        beside = 0 if inputs.beside is None else inputs.beside.shape[1]
+        self.networks, self._divisors = [], []
         for member in range(self._config.num_models):
-            weights = self._train(
+            weights = fit_ranking_network(
+                self._config,
+                partial(make, inputs.rows.num_columns, beside),
                 train,
                 valid,
-                inputs,
-                valid_inputs,
+                collate(inputs),
+                collate(valid_inputs),
                 seed=seed * 1000 + member,
                 log=member_log(log, member),
             )
-            self._networks.append(served(weights, self.untransposed))
-            scores = self._forward(self._networks[-1], inputs)
+            self.networks.append(served(weights, self.untransposed))
+            scores = self._forward(self.networks[-1], inputs)
             self._divisors.append(max(float(scores.std()), 1e-12))
 
-    def predict(self, features: Ragged) -> Scores:
-        out = np.full(len(features), np.nan)
-        used = np.flatnonzero(features.lengths)
-        if len(used):
-            inputs = self._inputs(features.take(used))
-            total = np.zeros(len(used))
-            for weights, divisor in zip(self._networks, self._divisors, strict=True):
-                total += self._forward(weights, inputs).astype(np.float64) / divisor
-            out[used] = total / len(self._networks)
-        return out
+    def _score(self, features: Ragged) -> Scores:
+        inputs = self.inputs(features)
+        total = np.zeros(len(features))
+        for weights, divisor in zip(self.networks, self._divisors, strict=True):
+            total += self._forward(weights, inputs).astype(np.float64) / divisor
+        return total / len(self.networks)
 
     def save(self, folder: Path) -> None:
         assert self._rows is not None, "fit or load before save"
@@ -124,7 +128,7 @@ class NetworkRanker(ABC):
             scalers["beside.mean"] = self._beside.mean
             scalers["beside.inverse"] = self._beside.inverse
         write_weights(folder / "scaler.safetensors", scalers)
-        for index, weights in enumerate(self._networks):
+        for index, weights in enumerate(self.networks):
             write_weights(folder / f"network_{index}.safetensors", weights)
         (folder / "network.json").write_bytes(orjson.dumps({"divisors": self._divisors}))
 
@@ -141,17 +145,20 @@ class NetworkRanker(ABC):
         check_weights(path, scalers, shapes)
         self._rows = Scaler(scalers["rows.mean"], scalers["rows.inverse"])
         self._beside = Scaler(scalers["beside.mean"], scalers["beside.inverse"]) if beside else None
-        self._networks = []
+        self.networks = []
         for index in range(len(self._divisors)):
             path = folder / f"network_{index}.safetensors"
             weights = read_weights(path)
             check_weights(path, weights, self._shapes(rows, beside, len(weights)))
-            self._networks.append(weights)
+            self.networks.append(weights)
 
-    def importance(self) -> dict[str, float]:
-        return {}
+    def fit_scalers(self, features: Ragged) -> None:
+        """Fit the standardisation of inputs on programs that have rows."""
+        self._rows = Scaler.fit(own_rows(features, self._spec).values)
+        beside = beside_rows(features, self._spec, self._config.beside)
+        self._beside = None if beside is None else Scaler.fit(beside)
 
-    def _inputs(self, features: Ragged) -> NetworkInputs:
+    def inputs(self, features: Ragged) -> NetworkInputs:
         """Standardise the inputs of programs that have rows."""
         assert self._rows is not None, "fit or load before predict"
         rows = own_rows(features, self._spec)

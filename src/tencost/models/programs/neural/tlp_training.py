@@ -12,11 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tencost.features.rows.ragged import IntArray
-from tencost.models.neural.weights import Weights
 from tencost.models.programs.neural.layers import MASKED, POOL_SCALE
 from tencost.models.programs.neural.network_ranker import NetworkInputs
-from tencost.models.programs.neural.ranking_training import Collate, fit_ranking_network
-from tencost.models.programs.ranker import LogMetric, Samples
+from tencost.models.programs.neural.ranking_training import Collate
 
 if TYPE_CHECKING:
     from tencost.models.programs.families.tlp import TlpConfig
@@ -79,36 +77,9 @@ class AttentionNetwork(nn.Module):
         return scores
 
 
-def fit_tlp(
-    config: TlpConfig,
-    max_steps: int,
-    train: Samples,
-    valid: Samples,
-    inputs: NetworkInputs,
-    valid_inputs: NetworkInputs,
-    *,
-    seed: int,
-    log: LogMetric,
-) -> Weights:
-    """Train one network on standardised steps, at most `max_steps` a program.
+def collated(inputs: NetworkInputs) -> Collate:
+    """Return what gives the network some programs, by their places among all."""
 
-    Returns:
-        The weights by name, of the epoch that did best on the validation split.
-    """
-    num_beside = 0 if inputs.beside is None else inputs.beside.shape[1]
-    return fit_ranking_network(
-        config,
-        lambda: AttentionNetwork(inputs.rows.num_columns, num_beside, max_steps, config),
-        train,
-        valid,
-        _collate(inputs),
-        _collate(valid_inputs),
-        seed=seed,
-        log=log,
-    )
-
-
-def _collate(inputs: NetworkInputs) -> Collate:
     def collate(programs: IntArray) -> tuple[Tensor, Tensor, Tensor | None]:
         chosen = inputs.rows.take(programs)
         lengths = chosen.lengths

@@ -5,6 +5,7 @@ A family's module imports light: torch only inside its training code, so that a 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,24 @@ class Ranker(Protocol):
     def importance(self) -> dict[str, float]:
         """Return column name -> share of the model's gain, summing to 1; empty where the family has none."""
         ...
+
+
+class RowRanker(ABC):
+    """What families share that score a program by its rows alone: one without rows scores NaN, no column counts."""
+
+    def predict(self, features: Ragged) -> Scores:
+        out = np.full(len(features), np.nan)
+        used = np.flatnonzero(features.lengths)
+        if len(used):
+            out[used] = self._score(features.take(used))
+        return out
+
+    def importance(self) -> dict[str, float]:
+        return {}
+
+    @abstractmethod
+    def _score(self, features: Ragged) -> npt.NDArray[np.floating]:
+        """Return raw scores [N] of programs that have at least one row each."""
 
 
 @runtime_checkable
