@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,45 @@ def least_leaf(least: float, hessian: npt.NDArray[np.floating]) -> float:
         hessian: [N] of all programs, or rows, that are learnt from, before the first tree.
     """
     return min(least, LEAST_SHARE * float(hessian.sum()))
+
+
+def tree_parameters(config: Any, seed: int, min_child_weight: float) -> dict[str, Any]:
+    """Return XGBoost's parameters of settings (depth, shares of rows and columns, ...) that families of trees share."""
+    return {
+        "max_depth": config.max_depth,
+        "eta": config.eta,
+        "min_child_weight": min_child_weight,
+        "subsample": config.subsample,
+        "colsample_bytree": config.colsample,
+        "max_bin": config.max_bin,
+        "tree_method": "hist",
+        "nthread": config.num_threads,
+        "seed": seed,
+    }
+
+
+def ranking_parameters(config: Any, seed: int, min_child_weight: float) -> dict[str, Any]:
+    """Return the parameters of trees whose gradients are a ranking loss's."""
+    parameters = tree_parameters(config, seed, min_child_weight)
+    return {**parameters, "reg_lambda": config.reg_lambda, "base_score": 0.0}
+
+
+def row_gradient(
+    loss: Callable[[Scores], tuple[Scores, Scores]], segment: npt.NDArray[np.int64], size: int
+) -> Callable[[npt.NDArray[np.float32], Any], tuple[Any, Any]]:
+    """Return XGBoost's objective for a loss of programs' scores, each the sum over its rows.
+
+    Args:
+        loss: scores, float64 [size] -> gradient and hessian.
+        segment: the program of each row [R].
+        size: number of programs.
+    """
+
+    def objective(row_scores: npt.NDArray[np.float32], _: Any) -> tuple[Any, Any]:
+        gradient, hessian = loss(packed_sum(row_scores, segment, size))
+        return gradient[segment].astype(np.float32), hessian[segment].astype(np.float32)
+
+    return objective
 
 
 def packed_sum(

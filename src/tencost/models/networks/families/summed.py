@@ -21,7 +21,7 @@ from tencost.config.graphs import GraphModelConfig
 from tencost.errors import BundleError, TrainError
 from tencost.features.graph.tokens import INTEGERS, KINDS, kernel_flop, node_integers, node_kinds
 from tencost.models.networks.family import GraphFamily, Report
-from tencost.models.trees.booster import load_booster, predict_rows
+from tencost.models.trees.booster import load_booster, predict_rows, tree_parameters
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.operators import OPERATORS
 
@@ -75,6 +75,7 @@ class SummedModel:
         import xgboost
 
         rows, valid_rows = summed_rows(train.graphs), summed_rows(valid.graphs)
+        parameters = tree_parameters(self._config, seed, self._config.min_child_weight)
         self._boosters = []
         for device, name in enumerate(train.hardware):
             chosen = np.isfinite(train.latency_ms[:, device])
@@ -91,7 +92,7 @@ class SummedModel:
                 stop = self._config.early_stopping_rounds or None
             curve: dict[str, dict[str, list[float]]] = {}
             booster = xgboost.train(
-                self._parameters(seed),
+                {**parameters, "objective": "reg:squarederror"},
                 data,
                 num_boost_round=self._config.num_rounds,
                 evals=watch,
@@ -135,21 +136,6 @@ class SummedModel:
                 )
             boosters.append(booster)
         self._boosters = boosters
-
-    def _parameters(self, seed: int) -> dict[str, Any]:
-        config = self._config
-        return {
-            "objective": "reg:squarederror",
-            "tree_method": "hist",
-            "max_depth": config.max_depth,
-            "eta": config.eta,
-            "min_child_weight": config.min_child_weight,
-            "subsample": config.subsample,
-            "colsample_bytree": config.colsample,
-            "max_bin": config.max_bin,
-            "nthread": config.num_threads,
-            "seed": seed,
-        }
 
     def _matrix(self, rows: NDArray[np.float32], latency_ms: NDArray[np.float64]) -> Any:
         import xgboost

@@ -10,8 +10,6 @@ Files: `blend.json` (the divisors) and, for member k, every file of its family w
 from __future__ import annotations
 
 import copy
-import shutil
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,8 +29,10 @@ from tencost.models.programs.ranker import (
     Samples,
     Scores,
     Tunable,
+    load_part,
     make_ranker,
     read_divisors,
+    save_part,
 )
 
 
@@ -87,27 +87,16 @@ class BlendRanker:
         return copied
 
     def save(self, folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            for index, member in enumerate(self.members):
-                part = Path(scratch) / str(index)
-                part.mkdir()
-                member.ranker.save(part)
-                for path in part.iterdir():
-                    shutil.copyfile(path, folder / f"m{index}-{path.name}")
+        for index, member in enumerate(self.members):
+            save_part(member.ranker, folder, f"m{index}-")
         divisors = [member.divisor for member in self.members]
         (folder / "blend.json").write_bytes(orjson.dumps({"divisors": divisors}))
 
     def load(self, folder: Path) -> None:
         divisors = read_divisors(folder / "blend.json", len(self.members))
-        with tempfile.TemporaryDirectory() as scratch:
-            for index, (member, divisor) in enumerate(zip(self.members, divisors, strict=True)):
-                part = Path(scratch) / str(index)
-                part.mkdir()
-                prefix = f"m{index}-"
-                for path in folder.glob(f"{prefix}*"):
-                    shutil.copyfile(path, part / path.name.removeprefix(prefix))
-                member.ranker.load(part)
-                member.divisor = divisor
+        for index, (member, divisor) in enumerate(zip(self.members, divisors, strict=True)):
+            load_part(member.ranker, folder, f"m{index}-")
+            member.divisor = divisor
 
     def importance(self) -> dict[str, float]:
         shares: dict[str, float] = {}

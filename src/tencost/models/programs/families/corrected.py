@@ -13,8 +13,6 @@ Files: `corrected.json` (the spread), `correction.ubj` (the trees), every file o
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,12 +37,20 @@ from tencost.models.programs.ranker import (
     Samples,
     Scores,
     check_width,
+    load_part,
     make_ranker,
     read_divisors,
+    save_part,
 )
 from tencost.models.programs.ranker.labels import featurized
 from tencost.models.programs.ranker.losses import RankingLoss
-from tencost.models.trees.booster import least_leaf, load_booster, predict_rows
+from tencost.models.trees.booster import (
+    least_leaf,
+    load_booster,
+    predict_rows,
+    ranking_parameters,
+    row_gradient,
+)
 
 _PREFIX = "base-"
 _STATE, _TREES = "corrected.json", "correction.ubj"
@@ -135,12 +141,8 @@ class CorrectedRanker(RowRanker):
         )
         _, hessian = loss(config.trust * scaled)
         least = least_leaf(config.min_child_weight, hessian)
-        booster = xgboost.Booster(self._parameters(seed, least), [matrix])
-
-        def gradient(margin: FloatArray, _: Any) -> tuple[FloatArray, FloatArray]:
-            first, second = loss(margin)
-            return first.astype(np.float32), second.astype(np.float32)
-
+        booster = xgboost.Booster(ranking_parameters(config, seed, least), [matrix])
+        gradient = row_gradient(loss, np.arange(len(scaled)), len(scaled))
         for step in range(config.num_rounds):
             booster.update(matrix, step, gradient)
         self._booster = booster
@@ -151,18 +153,12 @@ class CorrectedRanker(RowRanker):
         return self._config.trust * scaled + trees
 
     def save(self, folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            self.base.save(Path(scratch))
-            for path in Path(scratch).iterdir():
-                shutil.copyfile(path, folder / f"{_PREFIX}{path.name}")
+        save_part(self.base, folder, _PREFIX)
         self._booster.save_model(str(folder / _TREES))
         (folder / _STATE).write_bytes(orjson.dumps({"divisors": [self.spread]}))
 
     def load(self, folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            for path in folder.glob(f"{_PREFIX}*"):
-                shutil.copyfile(path, Path(scratch) / path.name.removeprefix(_PREFIX))
-            self.base.load(Path(scratch))
+        load_part(self.base, folder, _PREFIX)
         (self.spread,) = read_divisors(folder / _STATE, 1)
         self._booster = load_booster(folder / _TREES)
         width = len(summary_names(self._spec)) + 1
@@ -172,22 +168,6 @@ class CorrectedRanker(RowRanker):
         seen = features if self._positions is None else part_rows(features, self._positions)
         columns = summarize_programs(seen, self._spec)
         return np.concatenate([columns, scaled.astype(np.float32)[:, None]], axis=1)
-
-    def _parameters(self, seed: int, min_child_weight: float) -> dict[str, Any]:
-        config = self._config
-        return {
-            "max_depth": config.max_depth,
-            "eta": config.eta,
-            "min_child_weight": min_child_weight,
-            "subsample": config.subsample,
-            "colsample_bytree": config.colsample,
-            "reg_lambda": config.reg_lambda,
-            "max_bin": config.max_bin,
-            "tree_method": "hist",
-            "base_score": 0.0,
-            "nthread": config.num_threads,
-            "seed": seed,
-        }
 
 
 def base_config(values: Mapping[str, Any]) -> ModelConfig:

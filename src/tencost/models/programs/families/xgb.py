@@ -12,7 +12,6 @@ training split.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,6 +32,7 @@ from tencost.models.programs.ranker import (
     Samples,
     Scores,
     check_width,
+    member_log,
     read_divisors,
 )
 from tencost.models.programs.ranker.labels import featurized
@@ -44,6 +44,8 @@ from tencost.models.trees.booster import (
     load_booster,
     packed_sum,
     predict_rows,
+    ranking_parameters,
+    row_gradient,
 )
 
 _WATCH_EVERY = 10
@@ -118,10 +120,6 @@ class XgbRanker(RowRanker):
         watch = RankingMetrics(valid.label, valid.group)
         self._boosters, self._divisors = [], []
         for member in range(self._config.num_models):
-
-            def log_member(name: str, value: float, step: int, member: int = member) -> None:
-                log(name if member == 0 else f"{name}_model{member}", value, step)
-
             member_seed = seed * 1000 + member
             loss = RankingLoss(
                 self._config.objective,
@@ -139,7 +137,7 @@ class XgbRanker(RowRanker):
                 watch,
                 rounds=self._config.num_rounds,
                 patience=self._config.early_stopping_rounds,
-                log=log_member,
+                log=member_log(log, member),
             )
             self._boosters.append(booster)
             scores = packed_sum(predict_rows(booster, rows), segment, len(train))
@@ -157,11 +155,7 @@ class XgbRanker(RowRanker):
             config.objective, labels.label, labels.group, power=config.label_power,
             temperature=config.temperature, seed=seed,
         )  # fmt: skip
-
-        def gradient(row_scores: npt.NDArray[np.float32], _: Any) -> tuple[Any, Any]:
-            first, second = loss(packed_sum(row_scores, segment, len(labels)))
-            return first[segment].astype(np.float32), second[segment].astype(np.float32)
-
+        gradient = row_gradient(loss, segment, len(labels))
         copied = XgbRanker(config, self._spec)
         copied._divisors = list(self._divisors)
         for member, booster in enumerate(self._boosters):
@@ -208,30 +202,15 @@ class XgbRanker(RowRanker):
         return features.values, features.segment_ids
 
     def _parameters(self, seed: int, min_child_weight: float) -> dict[str, Any]:
-        config = self._config
-        return {
-            "max_depth": config.max_depth,
-            "eta": config.eta,
-            "gamma": config.gamma,
-            "min_child_weight": min_child_weight,
-            "subsample": config.subsample,
-            "colsample_bytree": config.colsample,
-            "reg_lambda": config.reg_lambda,
-            "max_bin": config.max_bin,
-            "tree_method": "hist",
-            "base_score": 0.0,
-            "nthread": config.num_threads,
-            "seed": seed,
-        }
+        parameters = ranking_parameters(self._config, seed, min_child_weight)
+        return {**parameters, "gamma": self._config.gamma}
 
 
 def _boost(
     parameters: dict[str, Any],
     train: Packed,
     valid: Packed,
-    loss: Callable[
-        [npt.NDArray[np.floating]], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-    ],
+    loss: RankingLoss,
     watch: RankingMetrics,
     *,
     rounds: int,
@@ -247,13 +226,9 @@ def _boost(
     valid_matrix = xgboost.DMatrix(valid_rows, nthread=parameters["nthread"])
     booster = xgboost.Booster(parameters, [matrix, valid_matrix])
     best, best_rounds = -np.inf, rounds
-
-    def broadcast(row_scores: npt.NDArray[np.float32], _: Any) -> tuple[Any, Any]:
-        gradient, hessian = loss(packed_sum(row_scores, segment, size))
-        return gradient[segment].astype(np.float32), hessian[segment].astype(np.float32)
-
+    gradient = row_gradient(loss, segment, size)
     for step in range(rounds):
-        booster.update(matrix, step, broadcast)
+        booster.update(matrix, step, gradient)
         if (step + 1) % _WATCH_EVERY and step + 1 != rounds:
             continue
         metrics = watch(

@@ -35,6 +35,7 @@ from tencost.models.programs.ranker import (
     Samples,
     Scores,
     check_width,
+    member_log,
     read_divisors,
 )
 from tencost.models.programs.ranker.labels import featurized
@@ -197,15 +198,6 @@ def num_beside(spec: FeatureSpec, beside: str) -> int:
     if beside == "summary":
         return len(summary_names(spec))
     return num_constant_columns(spec) if beside == "constants" else 0
-
-
-def member_log(log: LogMetric, member: int) -> LogMetric:
-    """Log the first of several averaged models under the metric's own name, others beside it."""
-
-    def log_member(name: str, value: float, step: int) -> None:
-        log(name if member == 0 else f"{name}_model{member}", value, step)
-
-    return log_member
 
 
 def served(weights: Weights, keep: tuple[str, ...] = ()) -> Weights:

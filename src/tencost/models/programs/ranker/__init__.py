@@ -5,6 +5,8 @@ A family's module imports light: torch only inside its training code, so that a 
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -199,6 +201,31 @@ def reference_features(name: str) -> str:
     """Return the feature kind that a reference family cannot be trained without; empty for none."""
     family: Family = FAMILIES.load(name)
     return family.features
+
+
+def member_log(log: LogMetric, member: int) -> LogMetric:
+    """Log the first of several averaged models under the metric's own name, others beside it."""
+
+    def log_member(name: str, value: float, step: int) -> None:
+        log(name if member == 0 else f"{name}_model{member}", value, step)
+
+    return log_member
+
+
+def save_part(ranker: Ranker, folder: Path, prefix: str) -> None:
+    """Save a part of a model into the model's folder: each of its files with a prefix."""
+    with tempfile.TemporaryDirectory() as scratch:
+        ranker.save(Path(scratch))
+        for path in Path(scratch).iterdir():
+            shutil.copyfile(path, folder / f"{prefix}{path.name}")
+
+
+def load_part(ranker: Ranker, folder: Path, prefix: str) -> None:
+    """Read what `save_part` wrote."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for path in folder.glob(f"{prefix}*"):
+            shutil.copyfile(path, Path(scratch) / path.name.removeprefix(prefix))
+        ranker.load(Path(scratch))
 
 
 def read_divisors(path: Path, expected: int) -> list[float]:
