@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from tencost.models.networks.bundle.training_range import (
     TrainingRange,
     log_error_bounds,
     range_from_json,
-    range_to_json,
     training_range,
 )
 from tencost.models.networks.families.constant import ConstantConfig, ConstantModel
@@ -189,7 +189,7 @@ def test_what_was_only_ever_unknown_is_no_limit() -> None:
 
 def test_the_range_is_the_same_behind_a_file(tmp_path: Path) -> None:
     path = tmp_path / "range.json"
-    path.write_text(json.dumps(range_to_json(LEARNT)))
+    path.write_text(json.dumps(asdict(LEARNT)))
     assert range_from_json(json.loads(path.read_text())) == LEARNT
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -32,21 +33,17 @@ def markdown(summaries: Sequence[Summary]) -> str:
 
 def write_csv(summaries: Sequence[Summary], path: Path) -> None:
     """Write mode, labels, and for each figure its mean, half width, and share of native in per cent with half width."""
-    names = [
-        f"{name}{what}" for name in FIGURES for what in ("", "_ci95", "_percent", "_percent_ci95")
+    rows = [
+        {"mode": summary.mode, "labels": summary.labels}
+        | {
+            f"{name}{unit}{part}": number
+            for name in FIGURES
+            for unit, interval in (("", summary.value[name]), ("_percent", summary.share[name]))
+            for part, number in (("", interval.mean), ("_ci95", interval.half_width))
+        }
+        for summary in summaries
     ]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["mode", "labels", *names])
-        for summary in summaries:
-            values = [
-                number
-                for name in FIGURES
-                for interval in (summary.value[name], summary.share[name])
-                for number in (interval.mean, interval.half_width)
-            ]
-            cells = ["" if math.isnan(value) else f"{value:.4f}" for value in values]
-            writer.writerow([summary.mode, summary.labels, *cells])
+    pl.DataFrame(rows).fill_nan(None).write_csv(path, float_precision=4)
 
 
 def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
@@ -57,20 +54,13 @@ def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
     modes = list(dict.fromkeys(summary.mode for summary in summaries if summary.mode != NATIVE))
     for axis, name in zip(axes, FIGURES, strict=True):
         for index, mode in enumerate(modes):
-            curve = sorted(
-                (summary for summary in summaries if summary.mode == mode),
-                key=lambda summary: summary.labels,
-            )
-            spread = [
-                0.0
-                if math.isnan(summary.share[name].half_width)
-                else summary.share[name].half_width
-                for summary in curve
-            ]
+            of_mode = (summary for summary in summaries if summary.mode == mode)
+            curve = sorted(of_mode, key=lambda summary: summary.labels)
+            shares = [summary.share[name] for summary in curve]
             axis.errorbar(
                 [summary.labels for summary in curve],
-                [summary.share[name].mean for summary in curve],
-                yerr=spread,
+                [share.mean for share in shares],
+                yerr=np.nan_to_num([share.half_width for share in shares]),
                 color=PALETTE[index],
                 marker=MARKERS[index],
                 markersize=4,

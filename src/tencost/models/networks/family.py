@@ -15,10 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tencost.config.graphs import GraphModelConfig
+from tencost.errors import TrainError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
 Report = Callable[[str, float, int], None]
 """Takes a point of a training curve: name, value, step."""
+
+
+def check_labelled(part: LabelledGraphs, purpose: str = "") -> None:
+    """Refuse graphs of which a device has no latency at all.
+
+    Raises:
+        TrainError: it names the devices.
+    """
+    measured = np.isfinite(part.latency_ms).any(axis=0)
+    if not measured.all():
+        without = np.array(part.hardware)[~measured]
+        raise TrainError(
+            f"expected graphs {purpose}with a latency on {', '.join(without)}, found none"
+        )
 
 
 class GraphModel(Protocol):

@@ -119,9 +119,7 @@ class TrainingPlan:
     never interrupted. None: one sequence over all epochs."""
     resume: Resume | None = None
     accelerator: str = "cpu"
-    """Lightning's accelerator, of which one device is used; losses are computed on the CPU."""
-    accelerator_setting: str = "model.accelerator"
-    """The setting that names it, for messages."""
+    """Lightning's accelerator (`model.accelerator`), of which one device is used; losses are computed on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -317,10 +315,9 @@ def _trainer(plan: TrainingPlan) -> pytorch_lightning.Trainer:
             max_epochs=plan.epochs,
         )
     except MisconfigurationException as error:
-        field = plan.accelerator_setting
         raise ConfigError(
-            f"{field}={plan.accelerator}: expected such a device on this host and a PyTorch that was built for it, "
-            f"found none ({str(error).splitlines()[0]}). Use {field}=cpu, or install PyTorch for it "
+            f"model.accelerator={plan.accelerator}: expected such a device on this host and a PyTorch that was built "
+            f"for it, found none ({str(error).splitlines()[0]}). Use model.accelerator=cpu, or install PyTorch for it "
             "(requirements-cuda.lock)"
         ) from error
 

@@ -27,7 +27,6 @@ from tencost.models.networks.bundle import (
 from tencost.models.networks.bundle.latency_metrics import average, by_family
 from tencost.models.networks.bundle.training_range import (
     log_error_bounds,
-    range_to_json,
     training_range,
 )
 from tencost.models.networks.family import GraphModel
@@ -124,7 +123,7 @@ class GraphTraining(stage.TrainingSubject[TrainedGraphModel]):
 
     def save(self, trained: Sequence[TrainedGraphModel], folder: Path) -> None:
         cfg, valid = self.cfg, self.valid
-        seen = range_to_json(training_range(self.train.graphs))
+        seen = training_range(self.train.graphs)
         files = {SEEN: orjson.dumps(seen, option=orjson.OPT_INDENT_2)}
         for seed in trained:
             bounds = log_error_bounds(valid.latency_ms, seed.valid_ms)

@@ -63,20 +63,8 @@ def training_range(graphs: GraphSet) -> TrainingRange:
     return TrainingRange(len(graphs), int(sizes.max(initial=0)), operators)
 
 
-def range_to_json(limits: TrainingRange) -> dict[str, Any]:
-    """Return plain JSON that `range_from_json` reads."""
-    return {
-        "graphs": limits.graphs,
-        "max_nodes": limits.max_nodes,
-        "operators": {
-            name: {"nodes": bounds.nodes, "low": list(bounds.low), "high": list(bounds.high)}
-            for name, bounds in limits.operators.items()
-        },
-    }
-
-
 def range_from_json(values: Mapping[str, Any]) -> TrainingRange:
-    """Read what `range_to_json` returned.
+    """Read a range from JSON values, the fields of the dataclasses by name.
 
     Raises:
         BundleError: it is something else.

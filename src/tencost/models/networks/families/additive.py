@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from tencost.config.checking import within
 from tencost.config.graphs import GraphModelConfig
-from tencost.errors import BundleError, TrainError
+from tencost.errors import BundleError
 from tencost.features.graph.tokens import (
     AMOUNTS,
     FEATURES,
@@ -49,7 +49,7 @@ from tencost.features.graph.tokens import (
     find_kernels,
     node_kinds,
 )
-from tencost.models.networks.family import GraphFamily, Report
+from tencost.models.networks.family import GraphFamily, Report, check_labelled
 from tencost.models.neural.weights import (
     Weights,
     check_weights,
@@ -140,13 +140,7 @@ class AdditiveModel:
     ) -> None:
         from tencost.models.networks.additive.training import Counts, fit_tiled, train_member
 
-        without = [
-            name
-            for name, column in zip(train.hardware, train.latency_ms.T, strict=True)
-            if not np.isfinite(column).any()
-        ]
-        if without:
-            raise TrainError(f"expected graphs with a latency on {', '.join(without)}, found none")
+        check_labelled(train)
         counts = Counts.of(train.graphs)
         scaler = _scaler(features(counts.kernels))
         tiled = fit_tiled(counts, train, self._config.tiled)

@@ -10,8 +10,8 @@ import orjson
 from numpy.typing import NDArray
 
 from tencost.config.graphs import GraphModelConfig
-from tencost.errors import BundleError, TrainError
-from tencost.models.networks.family import GraphFamily, Report
+from tencost.errors import BundleError
+from tencost.models.networks.family import GraphFamily, Report, check_labelled
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 
 
@@ -31,12 +31,7 @@ class ConstantModel:
         self, train: LabelledGraphs, valid: LabelledGraphs, *, seed: int, report: Report
     ) -> None:
         del valid, seed, report
-        counts = np.isfinite(train.latency_ms).sum(axis=0)
-        if not counts.all():
-            without = [
-                name for name, count in zip(train.hardware, counts, strict=True) if not count
-            ]
-            raise TrainError(f"expected graphs with a latency on {', '.join(without)}, found none")
+        check_labelled(train)
         self._ms = np.nanmedian(train.latency_ms, axis=0)
 
     def predict(self, graphs: GraphSet) -> NDArray[np.float64]:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from tencost.config.checking import within
 from tencost.config.graphs import GraphModelConfig
-from tencost.errors import BundleError, TrainError
+from tencost.errors import BundleError
 from tencost.features.graph.tokens import INTEGERS, KINDS, kernel_flop, node_integers, node_kinds
-from tencost.models.networks.family import GraphFamily, Report
+from tencost.models.networks.family import GraphFamily, Report, check_labelled
 from tencost.models.trees.booster import load_booster, predict_rows, tree_parameters
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.operators import OPERATORS
@@ -77,11 +77,10 @@ class SummedModel:
         rows, valid_rows = summed_rows(train.graphs), summed_rows(valid.graphs)
         parameters = tree_parameters(self._config, seed, self._config.min_child_weight)
         self._boosters = []
+        check_labelled(train)
         for device, name in enumerate(train.hardware):
             chosen = np.isfinite(train.latency_ms[:, device])
             watched = np.isfinite(valid.latency_ms[:, device])
-            if not chosen.any():
-                raise TrainError(f"expected graphs with a latency on {name}, found none")
             data = self._matrix(rows[chosen], train.latency_ms[chosen, device])
             watch = [(data, "train")]
             stop = None

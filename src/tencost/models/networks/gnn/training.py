@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 
 from tencost.errors import TrainError
 from tencost.features.graph.encodings import Encoder
-from tencost.models.networks.family import Report
+from tencost.models.networks.family import Report, check_labelled
 from tencost.models.networks.gnn.graph_data import Batches
 from tencost.models.networks.gnn.networks import GraphNetwork
 from tencost.models.networks.gnn.propagation import propagation_of
@@ -296,7 +296,13 @@ def fit_gnn(
         TrainError: a device or the validation part without labels, a loss that is not finite, or a `resume` folder of
             another training.
     """
-    train, valid = _labelled(train, "to learn from"), _labelled(valid, "for validation")
+    check_labelled(train, "to learn from ")
+    if not np.isfinite(valid.latency_ms).any():
+        check_labelled(valid, "for validation ")
+    train, valid = (
+        part.take(np.flatnonzero(np.isfinite(part.latency_ms).any(axis=1)))
+        for part in (train, valid)
+    )
     labels = Labels.of(train.latency_ms, config.label == "log")
     encoder = encoder_of(config)
     task = _task(config, train, valid, seed)
@@ -310,7 +316,6 @@ def fit_gnn(
         epoch_seed=seed,
         resume=None if resume is None else Resume(resume / "training.ckpt", task),
         accelerator=config.accelerator,
-        accelerator_setting="model.accelerator",
     )
     with seeded(seed, config.num_threads):
         mean_nodes = len(train.graphs.operator) / len(train)
@@ -334,18 +339,6 @@ def fit_gnn(
         )  # fmt: skip
     report("train/epochs", float(outcome.epochs), outcome.epochs)
     return TrainedGnn(config, network.eval(), labels, encoder, outcome.epoch)
-
-
-def _labelled(part: LabelledGraphs, purpose: str) -> LabelledGraphs:
-    measured = np.isfinite(part.latency_ms)
-    without = [
-        name for name, count in zip(part.hardware, measured.sum(axis=0), strict=True) if not count
-    ]
-    if (purpose == "to learn from" and without) or not measured.any():
-        raise TrainError(
-            f"expected graphs {purpose} with a latency on {', '.join(without)}, found none"
-        )
-    return part.take(np.flatnonzero(measured.any(axis=1)))
 
 
 def _task(

@@ -70,18 +70,14 @@ class BundleInfo(BundleFacts):
         return values
 
     def deciding(self, files: Mapping[str, str]) -> dict[str, Any]:
+        names = (
+            "dataset_hash", "device", "family", "hardware", "model_config", "split_hash", "target_kind", "tvm_range",
+        )  # fmt: skip
         return {
             "calibration": [self.calibration.center, self.calibration.scale],
-            "dataset_hash": self.dataset_hash,
-            "device": self.device,
-            "family": self.family,
             "feature_spec": self.feature_spec.digest,
             "files": files,
-            "hardware": self.hardware,
-            "model_config": self.model_config,
-            "split_hash": self.split_hash,
-            "target_kind": self.target_kind,
-            "tvm_range": self.tvm_range,
+            **{name: getattr(self, name) for name in names},
         }
 
 
