@@ -56,21 +56,28 @@ def _workload(whose: str = "One workload") -> click.Option:
     )
 
 
-def _form(as_json: bool, as_csv: bool, limit: int | None) -> Any:
-    """Return how an answer is printed."""
+def _take_form(options: dict[str, Any]) -> Any:
+    """Take out of a command's options how its answer is printed."""
     from tencost.records.query_command import Form
 
+    as_json, as_csv = options.pop("as_json"), options.pop("as_csv")
     if as_json and as_csv:
         raise click.UsageError("expected one of --json and --csv, found both")
-    return Form("json" if as_json else "csv" if as_csv else "table", limit)
+    return Form("json" if as_json else "csv" if as_csv else "table", options.pop("limit"))
 
 
-def _export_metaschedule(
-    folder: Path, store_uri: str | None, build: str | None, version: int | None, **options: Any
-) -> None:
-    from tencost.records import best_schedules, query_command
+def _take_place(options: dict[str, Any]) -> Any:
+    """Take out of a command's options which store is asked."""
+    from tencost.records.query_command import Place
 
-    best_schedules.run(folder, query_command.Place(store_uri, build, version), **options)
+    uri, build = options.pop("store_uri"), options.pop("build")
+    return Place(uri, build, options.pop("version", None))
+
+
+def _export_metaschedule(folder: Path, **options: Any) -> None:
+    from tencost.records import best_schedules
+
+    best_schedules.run(folder, _take_place(options), **options)
 
 
 _EXPORT = Group(
@@ -112,10 +119,10 @@ _LAYOUT = option(
 
 
 def _export_logs(kind: str) -> Callable[..., None]:
-    def run(place: Path, store_uri: str | None, build: str | None, **options: Any) -> None:
-        from tencost.records import export_logs, query_command
+    def run(place: Path, **options: Any) -> None:
+        from tencost.records import export_logs
 
-        export_logs.run(kind, place, query_command.Place(store_uri, build), **options)
+        export_logs.run(kind, place, _take_place(options), **options)
 
     return run
 
@@ -163,19 +170,11 @@ for _kind, _file, _help, _options in (
 def _question(name: str, help: str, *params: click.Parameter, examples: tuple[str, ...]) -> Command:
     """Declare a command that prints an answer of the function `name` of tencost.records.query_command."""
 
-    def ask(
-        store_uri: str | None,
-        build: str | None,
-        version: int | None,
-        as_json: bool,
-        as_csv: bool,
-        limit: int | None,
-        **options: Any,
-    ) -> None:
+    def ask(**options: Any) -> None:
         from tencost.records import query_command
 
-        place = query_command.Place(store_uri, build, version)
-        getattr(query_command, name)(place, _form(as_json, as_csv, limit), **options)
+        place, form = _take_place(options), _take_form(options)
+        getattr(query_command, name)(place, form, **options)
 
     return Command(name, ask, help, examples=examples, params=(*params, *_PLACE, *_FORM))
 
@@ -357,20 +356,13 @@ _RUNS_OF_NETWORKS = (
 )  # fmt: skip
 
 
-def _chosen_runs(
-    store_uri: str | None,
-    as_json: bool,
-    as_csv: bool,
-    limit: int | None,
-    granularity: str,
-    **words: Any,
-) -> tuple[Any, ...]:
+def _chosen_runs(store_uri: str | None, granularity: str, **words: Any) -> tuple[Any, ...]:
     """Return the store, how the answer is printed, and which runs the options of _RUNS_OF_NETWORKS choose."""
     from tencost.records.network_times.runs import Chosen
     from tencost.records.network_times.timing import Granularity
 
-    chosen = Chosen(**words, granularity=Granularity(granularity))
-    return store_uri, _form(as_json, as_csv, limit), chosen
+    form = _take_form(words)
+    return store_uri, form, Chosen(**words, granularity=Granularity(granularity))
 
 
 def _compare(by: list[str], baseline: str | None, **options: Any) -> None:
