@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,25 +73,13 @@ def compare_scores(
         of_a, of_b = ([statistic(metric, truth, [seed]) for seed in seeds] for seeds in (a, b))
         return seeded_bootstrap(of_a, of_b, truth.stratum, clusters=truth.network)
 
-    comparison = _comparison(opponent, family, difference, len(b), milliseconds)
-    return replace(comparison, search_score=difference("search_score"))
-
-
-def _comparison(
-    opponent: str,
-    family: str,
-    difference: Callable[[str], Difference],
-    num_seeds: int,
-    milliseconds: float | None,
-) -> Comparison:
+    differences: dict[str, Any] = {metric: difference(metric) for metric in METRICS}
     return Comparison(
         opponent=opponent,
         family=family,
-        geo1=difference("geo1"),
-        top1=difference("top1"),
-        top5=difference("top5"),
-        pairwise=difference("pairwise"),
-        num_seeds=num_seeds,
+        **differences,
+        search_score=difference("search_score"),
+        num_seeds=len(b),
         predict_ms=milliseconds,
     )
 
@@ -196,7 +184,13 @@ def _by_tags(
         mean = float(statistic(metric, truth, challenger)(every)[0])
         return Difference(mean - float(tags[metric]), math.nan, math.nan, 0)
 
-    family, num_seeds = registered.info.family, int(tags.get("num_seeds") or 1)
-    comparison = _comparison(name, family, difference, num_seeds, milliseconds)
+    differences: dict[str, Any] = {metric: difference(metric) for metric in METRICS}
+    comparison = Comparison(
+        opponent=name,
+        family=registered.info.family,
+        **differences,
+        num_seeds=int(tags.get("num_seeds") or 1),
+        predict_ms=milliseconds,
+    )
     note = f"{name} is compared by the figures that it keeps of its twin, which its run does not hold any more"
     return ChampionOpponent(comparison, registered, (note,))
