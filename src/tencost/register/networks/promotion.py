@@ -2,10 +2,10 @@
 
 The rule, on the split's test part and, where it has one, on its families that nothing was learnt of; means over seeds:
 
-1. Trained with at least `Rule.min_seeds` seeds, and never rolled back.
+1. Trained with at least `MIN_SEEDS` seeds, and never rolled back.
 2. Against every reference: a lower MAPE on the test part.
 3. Against the champion: a lower MAPE on the test part, and on the other families one that is not higher by more than
-   `Rule.margin` times the champion's.
+   `MARGIN` times the champion's.
 
 MAPE decides, not acc10: where nearly all errors are below 10 %, acc10 tells models apart no more. Every difference has
 its 95 % bootstrap interval over graphs (inside families) and seeds; one that contains 0 is reported and does not block.
@@ -28,14 +28,10 @@ from tencost.register.verdict import PromotionVerdict, check_challenger, decide,
 _MAPE_OF = {part: f"MAPE {title}" for part, title in PARTS.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """What the rule tolerates."""
-
-    min_seeds: int = 3
-    """Training seeds, at least."""
-    margin: float = 0.05
-    """By which share the MAPE on families never learnt may be higher than the champion's."""
+MIN_SEEDS = 3
+"""Training seeds, at least."""
+MARGIN = 0.05
+"""By which share the MAPE on families never learnt may be higher than the champion's."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,6 @@ def judge(
     champion: Opponent | None,
     *,
     rolled_back: str = "",
-    rule: Rule | None = None,
 ) -> PromotionVerdict:
     """Apply the rule.
 
@@ -83,11 +78,8 @@ def judge(
         references: the references.
         champion: None if there is none.
         rolled_back: when the challenger was taken back as champion; empty if it never was.
-        rule: what is tolerated.
     """
-    rule = rule or Rule()
-    seeds = len(challenger[TEST].error)
-    checks = check_challenger(seeds, rule.min_seeds, rolled_back)
+    checks = check_challenger(len(challenger[TEST].error), MIN_SEEDS, rolled_back)
     if not references:
         checks.append((False, "no reference was evaluated, so none is known to be beaten"))
     for opponent in (*references, *([] if champion is None else [champion])):
@@ -95,7 +87,7 @@ def judge(
         checks.append((gain.mean < 0.0, sentence(_MAPE_OF[TEST], gain, opponent.name)))
     if champion is not None and OTHER in challenger and OTHER in champion.errors:
         gain = difference(challenger[OTHER], champion.errors[OTHER])
-        limit = rule.margin * mean_error(champion.errors[OTHER])
+        limit = MARGIN * mean_error(champion.errors[OTHER])
         text = f"{sentence(_MAPE_OF[OTHER], gain, champion.name)}, tolerated +{limit:.3f}"
         checks.append((gain.mean <= limit, text))
     return PromotionVerdict(*decide(checks))
