@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -16,12 +18,13 @@ from tencost.errors import BundleError
 from tencost.evaluate.networks import left_out
 from tencost.evaluate.networks.left_out import FamilyErrorBounds, left_out_from_json
 from tencost.models.networks.bundle import SEEN, GraphBundle, device_index, load_graph_bundle
-from tencost.models.networks.bundle.training_range import TrainingRange, range_from_json
+from tencost.models.networks.bundle.training_range import range_from_json
 from tencost.networks.graph.canonical import CanonicalNetwork, canonical_network
 from tencost.networks.source import network_to_onnx
 from tencost.register.latency.prediction import Latency, predict_latency
 from tencost.register.pull import default_alias, pull
 
+T = TypeVar("T")
 _WIDE = 160
 """Characters of a line that no terminal shows: a row stays one."""
 
@@ -71,7 +74,7 @@ def ask(bundle: GraphBundle, network: CanonicalNetwork, hardware: str, top: int)
         hardware,
         device,
         (low, high),
-        _learnt(bundle.folder),
+        _parsed(bundle.folder / SEEN, range_from_json, "what the model has learnt from"),
         top=top,
         unmodelled=network.unmodelled(),
         left_out=_left_out(bundle, hardware),
@@ -83,22 +86,15 @@ def _left_out(bundle: GraphBundle, hardware: str) -> FamilyErrorBounds | None:
     path = bundle.folder / left_out.FILE
     if bundle.info.hardware != hardware or not path.exists():
         return None
-    try:
-        return left_out_from_json(orjson.loads(path.read_bytes()))
-    except (OSError, ValueError) as error:
-        raise BundleError(
-            f"{path}: expected the errors on families held out, found {error}"
-        ) from error
+    return _parsed(path, left_out_from_json, "the errors on families held out")
 
 
-def _learnt(folder: Path) -> TrainingRange:
-    path = folder / SEEN
+def _parsed(path: Path, parse: Callable[[Any], T], content: str) -> T:
+    """Return what a JSON file of a bundle holds; raises BundleError for something else."""
     try:
-        return range_from_json(orjson.loads(path.read_bytes()))
+        return parse(orjson.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
-        raise BundleError(
-            f"{path}: expected what the model has learnt from, found {error}"
-        ) from error
+        raise BundleError(f"{path}: expected {content}, found {error}") from error
 
 
 def print_latency(name: str, answer: Latency, uri: str) -> None:
