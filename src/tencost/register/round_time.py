@@ -21,6 +21,7 @@ import time
 import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ def round_times(
     for bundle in bundles:
         seconds, rows = extracted[bundle.info.feature_spec.digest]
         extract_s = seconds * CANDIDATES / len(rows)
-        score_s = _score_seconds(bundle, rows)
+        generation = rows.take(np.resize(np.arange(len(rows)), GENERATION))
+        repeats = timeit.repeat(partial(bundle.scores, generation), number=1, repeat=_REPEATS)
+        score_s = GENERATIONS * min(repeats)
         times.append(RoundTime(extract_s=extract_s, score_s=score_s, sampled=len(rows)))
     return times, ""
 
@@ -172,9 +175,3 @@ def _extract(
             blocks = [part[index] for part in parts for index in range(len(part))]
             rows[digest] = Ragged.from_blocks(blocks, parts[0].num_columns)
     return {digest: (best[digest], rows[digest]) for digest in extractors}
-
-
-def _score_seconds(bundle: Bundle, rows: Ragged) -> float:
-    generation = rows.take(np.resize(np.arange(len(rows)), GENERATION))
-    seconds = timeit.repeat(lambda: bundle.scores(generation), number=1, repeat=_REPEATS)
-    return GENERATIONS * min(seconds)
