@@ -16,6 +16,7 @@ from tencost.evaluate import stage
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.tracking import runs as tracking
+from tencost.tune import curve
 from tencost.tune.curve import CurvePoint, append_point
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -63,7 +64,7 @@ def tuned(folder: Path, task: str) -> Path:
             trials=16, total_latency_s=0.01, task=task, task_latency_s=0.0021, failed=3, spearman=0.7, model="m/1"
         ),
     ):  # fmt: skip
-        append_point(folder / page.CURVE_FILE, point)
+        append_point(folder / curve.FILE, point)
     return folder
 
 

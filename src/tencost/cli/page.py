@@ -27,10 +27,10 @@ from tencost.evaluate.plots import PALETTE
 from tencost.evaluate.program_board import FLOOR, ORACLE, ProgramBoard
 from tencost.evaluate.report import HEADINGS
 from tencost.store.tables import load_records, load_tasks
+from tencost.tune import curve
 from tencost.tune.curve import CurvePoint, read_points
 from tencost.writing import whole_file
 
-CURVE_FILE = "tuning_curve.csv"
 _INK = "#123456"
 """Stands for the text's colour while a plot is drawn."""
 _WIDTH = 6.2
@@ -204,11 +204,11 @@ def _leaderboard(path: Path) -> Section:
 
 
 def _tuning(folder: Path) -> Section:
-    path = folder / CURVE_FILE
+    path = folder / curve.FILE
     points = read_points(path) if path.is_file() else []
     if not points:
         raise TuneError(
-            f"expected a tuning run with {CURVE_FILE}, found none in {folder}. Name the work folder of `tencost tune`."
+            f"expected a tuning run with {curve.FILE}, found none in {folder}. Name the work folder of `tencost tune`."
         )
     first, last = points[0], points[-1]
     programs: dict[str, int] = {}

@@ -63,6 +63,7 @@ class CurvePoint:
         )
 
 
+FILE = "tuning_curve.csv"
 COLUMNS = tuple(column.name for column in fields(CurvePoint))
 
 

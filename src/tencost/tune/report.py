@@ -21,17 +21,16 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import TuneError
-from tencost.tune import batches
+from tencost.tune import batches, curve
 from tencost.tune.batches import SCRATCH, BatchLine, read_batch_lines
 from tencost.tune.curve import CurvePoint, read_points
 from tencost.tune.reporting import draw_chart, print_note, say, write_table_csv
 from tencost.tune.roofline.run_files import run_files
+from tencost.tune.workfolder import SESSION_FILE
 
 METRICS = {"p_rmse": "p-RMSE", "top_k": "top-k", "spearman": "rank correlation"}
 """Figures of a batch, and their names."""
 LATENCY = "total_latency_ms"
-CURVE_FILE = "tuning_curve.csv"
-SESSION_FILE = "session.json"
 ARM_NAMES = {"registered": "as registered", "residual": "corrected", "scratch": "trees alone"}
 """Names of a run's arms, each scored on that run's batches. Without a registered model only the trees know anything."""
 
@@ -120,9 +119,9 @@ def read_run(name: str, root: Path) -> ReportedRun:
         ProfileError: it is neither.
         TuneError: it has no batches.
     """
-    with run_files(name, (batches.FILE, CURVE_FILE, SESSION_FILE), root) as folder:
+    with run_files(name, (batches.FILE, curve.FILE, SESSION_FILE), root) as folder:
         lines = read_batch_lines(folder / batches.FILE)
-        points = read_points(folder / CURVE_FILE) if (folder / CURVE_FILE).exists() else []
+        points = read_points(folder / curve.FILE) if (folder / curve.FILE).exists() else []
         if not lines:
             raise TuneError(
                 f"run {name}: expected batches in {batches.FILE}, found none. A run writes them since it can be "

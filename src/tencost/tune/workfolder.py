@@ -44,7 +44,7 @@ from tencost.records.formats.metaschedule import (
     read_workloads,
 )
 from tencost.store.ids import canonical_target
-from tencost.tune import batches
+from tencost.tune import batches, curve
 from tencost.tune.curve import read_points
 from tencost.writing import whole_file
 
@@ -52,13 +52,12 @@ _log = logging.getLogger(__name__)
 
 SESSION_VERSION = 1
 ADOPTED_FILE = "adopted.jsonl"
-_SESSION_FILE = "session.json"
-_CURVE_FILE = "tuning_curve.csv"
+SESSION_FILE = "session.json"
 _PLOT_FILE = "tuning_curve.png"
 BARS_FILE = "network.png"
 _FAILED_RUN_FILES = frozenset(
     {
-        ".lock", "logs", _SESSION_FILE, WORKLOAD_FILE, RECORD_FILE, ADOPTED_FILE, _CURVE_FILE, _PLOT_FILE,
+        ".lock", "logs", SESSION_FILE, WORKLOAD_FILE, RECORD_FILE, ADOPTED_FILE, curve.FILE, _PLOT_FILE,
     }
 )  # fmt: skip
 """Files that a run leaves that fails before its first program is measured."""
@@ -100,7 +99,7 @@ class WorkFolder:
 
     @property
     def curve(self) -> Path:
-        return self.path / _CURVE_FILE
+        return self.path / curve.FILE
 
     @property
     def batches(self) -> Path:
@@ -139,7 +138,7 @@ class WorkFolder:
             "rule_s": self.rule_s,
             "rules": rules.version(),
         }
-        _replace(self.path / _SESSION_FILE, json.dumps(values, indent=2) + "\n")
+        _replace(self.path / SESSION_FILE, json.dumps(values, indent=2) + "\n")
 
     def mark_next(self, record_id: str, *, timed: bool) -> None:
         """Say of the record that is written next that it comes from a store."""
@@ -150,11 +149,7 @@ class WorkFolder:
 
     def programs(self) -> list[LoggedProgram]:
         """Read the database's records, in order."""
-        if not (self.path / RECORD_FILE).exists():
-            return []
-        workloads, _ = read_workloads(self.path / WORKLOAD_FILE)
-        programs = read_programs(self.path / RECORD_FILE, workloads)
-        return [program for program in programs if isinstance(program, LoggedProgram)]
+        return logged_programs(self.path)
 
     def num_searched(self) -> int:
         """Return how many programs are there that the search chose, and not a store, without those left out."""
@@ -185,6 +180,15 @@ class WorkFolder:
         new = [program for program in self.programs() if program.line > self._num_read]
         self._num_read = max([self._num_read, *(program.line for program in new)])
         return new
+
+
+def logged_programs(folder: Path) -> list[LoggedProgram]:
+    """Read the records of a folder's database, in order; lines that are none are left out."""
+    if not (folder / RECORD_FILE).exists():
+        return []
+    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
+    programs = read_programs(folder / RECORD_FILE, workloads)
+    return [program for program in programs if isinstance(program, LoggedProgram)]
 
 
 def check_database(folder: Path, trusted: Collection[str] = ()) -> None:
@@ -252,7 +256,7 @@ def open_folder(
             )
             _clear(path)
             is_new = True
-        baseline, rule, count = _read_session(path / _SESSION_FILE, header)
+        baseline, rule, count = _read_session(path / SESSION_FILE, header)
         folder = WorkFolder(path, baseline, rule, {}, header)
         folder.adopted = _read_marks(path, count, _mend(path))
         folder.logs.mkdir(exist_ok=True)
@@ -286,7 +290,7 @@ def _has_results(path: Path) -> bool:
     if has_programs(path) or _has_content(path / ADOPTED_FILE):
         return True
     try:
-        return any(point.trials > 0 for point in read_points(path / _CURVE_FILE))
+        return any(point.trials > 0 for point in read_points(path / curve.FILE))
     except TuneError:
         return True
 
@@ -319,7 +323,7 @@ def _rule_times(session: Mapping[str, Any]) -> dict[str, float]:
 def _load_session(path: Path) -> dict[str, Any]:
     """Return a folder's session.json; nothing where there is none that can be read."""
     try:
-        session = json.loads((path / _SESSION_FILE).read_text(encoding="utf-8"))
+        session = json.loads((path / SESSION_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return session if isinstance(session, dict) else {}
@@ -496,7 +500,7 @@ def write_run_report(folder: WorkFolder, values: dict[str, Any]) -> None:
 def artifacts(folder: WorkFolder) -> Sequence[Path]:
     """Return the files worth keeping with an MLflow run."""
     names = (
-        WORKLOAD_FILE, RECORD_FILE, _CURVE_FILE, _PLOT_FILE, batches.FILE, BARS_FILE, "report.json", _SESSION_FILE,
+        WORKLOAD_FILE, RECORD_FILE, curve.FILE, _PLOT_FILE, batches.FILE, BARS_FILE, "report.json", SESSION_FILE,
         ADOPTED_FILE,
     )  # fmt: skip
     return [folder.path / name for name in names if (folder.path / name).exists()]

@@ -7,20 +7,15 @@ a run with tuner.check_outputs=false, from an earlier version, or copied from el
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from tencost.networks.network import NetworkTask
-from tencost.records.formats.metaschedule import (
-    RECORD_FILE,
-    WORKLOAD_FILE,
-    LoggedProgram,
-    read_programs,
-    read_workloads,
-)
+from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.store.status import Status, Timing, timing_from_log
+from tencost.tune.workfolder import logged_programs
 from tencost.workers.pool import Job, WorkerPool
 from tencost.workers.runner import References
 from tencost.workers.warm_worker import TracedProgram
@@ -52,16 +47,17 @@ def wrong_programs(
         tasks: by workload id.
         pool: workers for traced programs (target_kind); fresh ones, as they compare what is faster than all before.
     """
-    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
     programs: dict[str, list[LoggedProgram]] = {}
-    for program in read_programs(folder / RECORD_FILE, workloads):
-        if isinstance(program, LoggedProgram):
+    for program in logged_programs(folder):
+        if timing_from_log(program.run_secs).status is Status.ok:
             programs.setdefault(program.workload.workload_id, []).append(program)
     references = References([task.mod for task in tasks.values()])
     wrong = []
     for place, (identity, task) in enumerate(tasks.items()):
         reference = references[place]
-        for program in _fastest_first(programs.get(identity, [])):
+        # MetaSchedule's order is by mean.
+        fastest = sorted(programs.get(identity, []), key=lambda ran: fmean(ran.run_secs or ()))
+        for program in fastest:
             traced = TracedProgram(reference.workload, program.trace)
             timing = pool.measure_one(Job(traced, program.target, program.args_info, reference))
             if timing.status is not Status.wrong_answer:
@@ -80,9 +76,3 @@ def mark_failed(folder: Path, wrong: Sequence[WrongProgram]) -> None:
         lines[number] = json.dumps([workload, record], separators=(",", ":"))
     with whole_file(file, durable=True) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
-
-
-def _fastest_first(programs: Sequence[LoggedProgram]) -> list[LoggedProgram]:
-    """Return the programs that ran, in MetaSchedule's order: by mean."""
-    ran = [prog for prog in programs if timing_from_log(prog.run_secs).status is Status.ok]
-    return sorted(ran, key=lambda program: statistics.fmean(program.run_secs or ()))

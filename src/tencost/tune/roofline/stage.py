@@ -17,13 +17,7 @@ from tencost.networks.network import load_network, variant_name
 from tencost.programs.trace.allowed import check_module
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
 from tencost.records.counters.stored import load_profiles
-from tencost.records.formats.metaschedule import (
-    RECORD_FILE,
-    WORKLOAD_FILE,
-    Reject,
-    read_programs,
-    read_workloads,
-)
+from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import program_id, record_id
 from tencost.tune.recording import by_workload
 from tencost.tune.reporting import print_note, say
@@ -45,9 +39,9 @@ from tencost.tune.roofline.roofline import (
     work_of,
 )
 from tencost.tune.roofline.run_files import run_files
+from tencost.tune.workfolder import SESSION_FILE, logged_programs
 from tencost.workers.hardware import check_runnable, resolve_hardware
 
-SESSION_FILE = "session.json"
 FAILED_S = 1e9
 """TVM writes a larger time for a program that failed."""
 
@@ -168,9 +162,8 @@ def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, B
             "`tencost tune` printed as database, or the id of a run that ended."
         )
     best = _untuned(folder / SESSION_FILE, name, hardware)
-    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
-    for program in read_programs(folder / RECORD_FILE, workloads):
-        if isinstance(program, Reject) or not program.run_secs:
+    for program in logged_programs(folder):
+        if not program.run_secs:
             continue
         workload, seconds = program.workload.workload_id, statistics.median(program.run_secs)
         if 0 < seconds < (best[workload].latency_s if workload in best else FAILED_S):
