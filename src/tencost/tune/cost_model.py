@@ -484,7 +484,13 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
     Raises:
         RegistryError: there is none.
     """
-    from tencost.register.pull import CHAMPION, EVERY_CPU, default_alias, pull
+    from tencost.register.pull import (
+        CHAMPION,
+        EVERY_CPU,
+        champion_of_cpu,
+        default_alias,
+        pull,
+    )
 
     alias = default_alias()
     try:
@@ -497,29 +503,14 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
         except RegistryError:
             if hardware != "local" or alias != CHAMPION:
                 raise error from None
-            return _champion_of_host(error, root)
+            _, folder, why = champion_of_cpu(host_flags(), cpu_product_name(), error, root=root)
+            _log.warning("cost model: %s", why)
+            return folder
     warnings.warn(
         f"no registered model for hardware {hardware}: tencost-{EVERY_CPU}, which knows a CPU by its description, "
         "is used",
         stacklevel=3,
     )
-    return folder
-
-
-def _champion_of_host(error: RegistryError, root: Path | None) -> Path:
-    """Return the bundle of the champion that this host's instruction sets choose, and log which and why.
-
-    Args:
-        error: why the registry has no model of this host.
-        root: the project.
-
-    Raises:
-        RegistryError: none fits.
-    """
-    from tencost.register.pull import champion_of_cpu
-
-    _, folder, why = champion_of_cpu(host_flags(), cpu_product_name(), error, root=root)
-    _log.warning("cost model: %s", why)
     return folder
 
 
