@@ -169,7 +169,7 @@ def test_another_code_compiles_anew(
     fast: CompiledNetwork, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkout has the same version before and after a rule of its own changed."""
-    monkeypatch.setattr(library_cache, "_code", lambda: "another")
+    monkeypatch.setattr(library_cache, "code", lambda: "another")
     assert tencost.compile(str(folder / "net.onnx")).path != fast.path
 
 

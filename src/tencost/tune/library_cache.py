@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.source import first_sentence
 from tencost.tune.library import CompiledNetwork, absolute_path, file_digest
+from tencost.workers.parallel.sources import code
 
 _SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
@@ -107,12 +107,11 @@ def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
     """Return the name of a cached library: a digest of the network's files, settings, host, code and programs."""
     import tvm
 
-    from tencost import __version__
     from tencost.workers.hardware import cpu_product_name, detect_host
 
     digest = hashlib.sha256()
     host = detect_host()
-    facts = [*words, __version__, _code(), tvm.__version__, cpu_product_name(), host.target]
+    facts = [*words, code(), tvm.__version__, cpu_product_name(), host.target]
     digest.update(json.dumps(facts, sort_keys=True).encode())
     for file in _files(path):
         digest.update(os.fsencode(f"{file.name} {file.stat().st_size}"))
@@ -121,19 +120,6 @@ def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
         stat = database.stat()
         digest.update(os.fsencode(f"{database} {stat.st_size} {stat.st_mtime_ns}"))
     return digest.hexdigest()[:32]
-
-
-@cache
-def _code() -> str:
-    """Return a digest of the code that decides what a library holds: a checkout changes without a new version."""
-    root = Path(__file__).parents[1]
-    folders = (root / "networks", root / "programs" / "codegen")
-    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
-    digest = hashlib.sha256()
-    files += [root / "workers" / "loop_threads.c", root / "tune" / "library_export.py"]
-    for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def _files(path: Path) -> list[Path]:

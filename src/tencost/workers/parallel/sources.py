@@ -1,4 +1,4 @@
-"""Which code runs in a process: what the workers of one command must have in common."""
+"""Which code runs in a process: the workers of one command have it in common, and a compiled library is of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def code() -> str:
     """
     digest = hashlib.sha256()
     package = Path(tencost.__file__).parent
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted([*package.rglob("*.py"), *package.rglob("*.c")]):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0")
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return f"{__version__} (sources {digest.hexdigest()[:12]})"
