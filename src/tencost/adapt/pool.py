@@ -19,7 +19,7 @@ from tencost.features.rows.ragged import IntArray, Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import Bundle
 from tencost.models.programs.families.corrected import spread_within
-from tencost.models.programs.ranker import Ranker, Samples, Scores
+from tencost.models.programs.ranker import Samples, Scores
 from tencost.models.programs.ranker.labels import dense_groups, speed_labels
 from tencost.train.data import Data
 
@@ -82,7 +82,6 @@ def read_pool(
     hardware: HardwareConfig,
     *,
     recorded: bool,
-    ranker: Ranker | None = None,
 ) -> LabelPool:
     """Join what a dataset has with what a model says.
 
@@ -91,7 +90,6 @@ def read_pool(
         bundle: the model that is adapted.
         hardware: the new hardware.
         recorded: only programs that the dataset has records of on that hardware, with their times.
-        ranker: who scores; the bundle's own unless given.
 
     Raises:
         FeatureError: the model's features are not built for the dataset, or are others.
@@ -116,7 +114,7 @@ def read_pool(
     chosen, rows = open_[used], rows.take(used)
     workloads = chosen["workload_id"].to_numpy()
     group = dense_groups(workloads)
-    score = (ranker or bundle.ranker).predict(rows)
+    score = bundle.ranker.predict(rows)
     measured = pl.when((pl.col("status") == "ok") & (pl.col("hardware") == hardware.name))
     latency = chosen.select(measured.then(pl.col("latency_s")).fill_null(float("nan"))).to_series()
     return LabelPool(
