@@ -150,8 +150,8 @@ def main() -> None:
         run = client.create_run(client.create_experiment("tencost")).info.run_id
         made = [bundle(folder / f"b{number}", float(number)) for number in range(2)]
         versions = [
-            registry.register_bundle(
-                client, one, run_id=run, hardware_text="a toy", description=""
+            registry.register_offer(
+                client, registry.bundle_offer(one, "a toy"), run_id=run, description=""
             )[0]
             for one in made
         ]

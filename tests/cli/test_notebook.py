@@ -34,11 +34,10 @@ def registered(toy_project: Path, toy_config: Any) -> Path:
     result = training.run(replace(toy_config, model=trees), toy_project)
     evaluation.run(toy_config, toy_project)
     client = registry.connect(tracking.setup(toy_project))
-    version, _ = registry.register_bundle(
+    version, _ = registry.register_offer(
         client,
-        result.folder / "seed0",
+        registry.bundle_offer(result.folder / "seed0", "a toy"),
         run_id=result.run_id,
-        hardware_text="a toy",
         description="a test",
     )
     registry.promote(client, version)

@@ -54,8 +54,8 @@ def register(client: Any, run_id: str) -> Register:
     """Register a bundle, as champion if that is asked for; returns its version."""
 
     def register(bundle: Path, *, champion: bool = False) -> registry.Version:
-        version, _ = registry.register_bundle(
-            client, bundle, run_id=run_id, hardware_text="a toy", description=""
+        version, _ = registry.register_offer(
+            client, registry.bundle_offer(bundle, "a toy"), run_id=run_id, description=""
         )
         if champion:
             registry.promote(client, version)

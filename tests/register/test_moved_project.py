@@ -32,11 +32,10 @@ def original(toy_project: Path, toy_config: Config) -> Path:
     root = toy_project.rename(toy_project.with_name("the project"))
     result = training.run(toy_config, root)
     client = registry.connect(tracking.setup(root))
-    registry.register_bundle(
+    registry.register_offer(
         client,
-        result.folder / "seed0",
+        registry.bundle_offer(result.folder / "seed0", "a toy"),
         run_id=result.run_id,
-        hardware_text="a toy",
         description="a test",
     )
     client.set_registered_model_alias(NAME, registry.CHAMPION, "1")

@@ -18,11 +18,10 @@ NAME = "tencost-toy-1c"
 
 
 def add(client: Any, bundle: Path, run_id: str) -> tuple[registry.Version, bool]:
-    return registry.register_bundle(
+    return registry.register_offer(
         client,
-        bundle,
+        registry.bundle_offer(bundle, "a toy"),
         run_id=run_id,
-        hardware_text="a toy",
         description="| top-1 |\n| 0.9 |",
     )
 

@@ -73,8 +73,8 @@ def hardware() -> str:
 
 
 def add(client: Any, bundle: Path, run_id: str) -> tuple[registry.Version, bool]:
-    return registry.register_bundle(
-        client, bundle, run_id=run_id, hardware_text="a toy", description=""
+    return registry.register_offer(
+        client, registry.bundle_offer(bundle, "a toy"), run_id=run_id, description=""
     )
 
 
@@ -254,9 +254,7 @@ client = registry.connect(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
 for bundle in sys.argv[3:]:
-    registry.register_bundle(
-        client, Path(bundle), run_id=sys.argv[2], hardware_text="a toy", description=""
-    )
+    registry.register_offer(client, registry.bundle_offer(Path(bundle), "a toy"), run_id=sys.argv[2], description="")
 """
 
 

@@ -151,10 +151,12 @@ def test_a_real_server_tells_of_a_promotion(
         client = registry.connect(registry_server.uri)
         assert [item.name for item in client.list_webhooks()] == [webhook.HOOK]
         run = client.create_run(client.create_experiment("webhook"))
-        version, _ = registry.register_bundle(
-            client, make_bundle(hardware="hooked"), run_id=run.info.run_id, hardware_text="a toy",
+        version, _ = registry.register_offer(
+            client,
+            registry.bundle_offer(make_bundle(hardware="hooked"), "a toy"),
+            run_id=run.info.run_id,
             description="",
-        )  # fmt: skip
+        )
         registry.promote(client, version)
         expect(log, "exit code 2: tencost.cli tune network=no-such-network", listener)
         text = log.read_text()

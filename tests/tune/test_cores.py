@@ -51,11 +51,10 @@ def test_without_a_model_of_its_own_one_core_s_serves(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     client = registry.connect(tracking.setup(tmp_path))
     experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
-    registry.register_bundle(
+    registry.register_offer(
         client,
-        make_bundle("xgb"),
+        registry.bundle_offer(make_bundle("xgb"), "a test"),
         run_id=client.create_run(experiment).info.run_id,
-        hardware_text="a test",
         description="a test",
     )
     client.set_registered_model_alias("tencost-test", registry.CHAMPION, "1")

@@ -52,11 +52,10 @@ def registered(
             manifest = json.loads((bundle / "bundle.json").read_text())
             manifest["feature_spec"] |= {"name": kind, "kind": kind}
             (bundle / "bundle.json").write_text(json.dumps(manifest))
-        registry.register_bundle(
+        registry.register_offer(
             client,
-            bundle,
+            registry.bundle_offer(bundle, "a test"),
             run_id=client.create_run(experiment).info.run_id,
-            hardware_text="a test",
             description="a test",
         )
         client.set_registered_model_alias(f"tencost-{hardware}", registry.CHAMPION, "1")

@@ -106,11 +106,10 @@ def test_the_registry_s_champion_of_that_name_comes_first(
 
     client = registry.connect(tracking.setup(empty))
     experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
-    version, _ = registry.register_bundle(
+    version, _ = registry.register_offer(
         client,
-        make_bundle("random", NARROW),
+        registry.bundle_offer(make_bundle("random", NARROW), "a test"),
         run_id=client.create_run(experiment).info.run_id,
-        hardware_text="a test",
         description="a test",
     )
     registry.promote(client, version)

@@ -59,11 +59,10 @@ def project(
     (root / "mlruns" / "mlflow.db").write_bytes(mlflow_database.read_bytes())
     client = registry.connect(tracking.setup(root))
     experiment = client.get_experiment_by_name(tracking.EXPERIMENT).experiment_id
-    version, _ = registry.register_bundle(
+    version, _ = registry.register_offer(
         client,
-        shipped,
+        registry.bundle_offer(shipped, "a test"),
         run_id=client.create_run(experiment).info.run_id,
-        hardware_text="a test",
         description="a test",
     )
     registry.promote(client, version)

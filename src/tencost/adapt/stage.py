@@ -167,7 +167,8 @@ def run(cfg: Config, root: Path) -> Version:
         raise ConfigError(
             "adapt=scratch learns from the labels alone: expected labels of at least 2, found 0"
         )
-    recorded = _recorded(cfg, data)
+    there = bool((data.records["hardware"] == hardware.name).any())
+    recorded = there and not cfg.adapt.measure
     if count and not recorded:
         (check_device if hardware.runner is RunnerKind.local else check_target)(hardware)
     pool = read_pool(data, bundle, hardware, recorded=recorded)
@@ -204,13 +205,14 @@ def run(cfg: Config, root: Path) -> Version:
                 starts = shipped_starts(bundle.folder)
                 if starts is not None:
                     folder = ship(folder, starts, Path(scratch) / folder.name)
-                version, _ = registry.register_bundle(
+                offer = registry.bundle_offer(
+                    folder, hardware.description or hardware.name, pool.features
+                )
+                version, _ = registry.register_offer(
                     client,
-                    folder,
+                    offer,
                     run_id=tracked.run_id,
-                    hardware_text=hardware.description or hardware.name,
                     description=_description(cfg, outcome),
-                    programs=pool.features,
                 )
             version = _settle(client, version, cfg, outcome, content_digest(bundle.info))
     _print(version, pool, outcome)
@@ -262,12 +264,6 @@ def _source(cfg: Config, root: Path) -> Bundle:
             f"on its records instead: tencost train hardware={cfg.hardware.name}"
         )
     return bundle
-
-
-def _recorded(cfg: Config, data: Data) -> bool:
-    """Say whether labels are taken from the dataset's records."""
-    there = bool((data.records["hardware"] == cfg.hardware.name).any())
-    return there and not cfg.adapt.measure
 
 
 def _label(

@@ -132,7 +132,12 @@ def pull(uri: str, cache_dir: Path | None = None, *, root: Path | None = None) -
         last = key or cache.aliases().get(alias or "", "")
         folder = cache.get(last, cache.digests().get(last)) if last else None
         if folder is not None:
-            return _pulled_last(folder, uri, error)
+            warnings.warn(
+                f"cannot get {uri}: {error}. Using the bundle pulled last, version {folder.name} in {folder}.",
+                StaleBundleWarning,
+                stacklevel=2,
+            )
+            return folder
         hint = "Check MLFLOW_TRACKING_URI and the server, or name the folder of a bundle."
         if not has_registry(root):
             champion = packaged_model(name) if name is not None and alias == CHAMPION else None
@@ -236,6 +241,12 @@ def _sqlite_file(tracking: str) -> Path | None:
     return Path(tracking.removeprefix("sqlite:///"))
 
 
+def is_absent(tracking: str) -> bool:
+    """Say whether a registry in SQLite has no file yet; MLflow would create an empty one."""
+    path = _sqlite_file(tracking)
+    return path is not None and not path.is_file()
+
+
 def default_alias() -> str:
     """Return the alias that is pulled where none is named: TENCOST_ALIAS of the environment, or champion.
 
@@ -264,8 +275,7 @@ def registry_uri(root: Path | None = None) -> str:
 
 def has_registry(root: Path | None = None) -> bool:
     """Say whether there is a registry, which may be down: the environment names one, or the project has one."""
-    path = _sqlite_file(registry_uri(root))
-    return bool(os.environ.get("MLFLOW_TRACKING_URI")) or path is None or path.is_file()
+    return bool(os.environ.get("MLFLOW_TRACKING_URI")) or not is_absent(registry_uri(root))
 
 
 def manifest_digest(folder: Path) -> str:
@@ -353,19 +363,8 @@ def _verified(champion: Champion) -> Path:
     return champion.folder
 
 
-def _pulled_last(folder: Path, uri: str, error: _UnreachableError) -> Path:
-    """Return the cached copy of what the registry does not give now, with a warning."""
-    warnings.warn(
-        f"cannot get {uri}: {error}. Using the bundle pulled last, version {folder.name} in {folder}.",
-        StaleBundleWarning,
-        stacklevel=3,
-    )
-    return folder
-
-
 def _connect(tracking: str) -> Any:
-    path = _sqlite_file(tracking)
-    if path is not None and not path.is_file():  # MLflow would create an empty one
+    if is_absent(tracking):
         raise _UnreachableError(f"there is no registry at {without_secrets(tracking)}")
     with _reaching(tracking):
         from mlflow import MlflowClient

@@ -151,43 +151,22 @@ def numbered(versions: list[Version], number: int) -> Version:
 
 def find_champion(client: Any, name: str) -> Version | None:
     """Return the version that the champion alias points to."""
-    return _champion(list_versions(client, name))
+    return with_alias(list_versions(client, name), CHAMPION)
 
 
-def _champion(versions: list[Version]) -> Version | None:
-    return next((version for version in versions if CHAMPION in version.aliases), None)
-
-
-def register_bundle(
-    client: Any,
-    bundle: Path,
-    *,
-    run_id: str,
-    hardware_text: str,
-    description: str,
-    programs: Ragged | None = None,
-) -> tuple[Version, bool]:
-    """Make a bundle a new version with alias challenger.
-
-    A bundle whose content is registered already only gets the alias.
-
-    Args:
-        client: of the registry.
-        bundle: folder of the bundle.
-        run_id: MLflow run that trained it; the artifact is logged there.
-        hardware_text: what the registered model is for, one line.
-        description: Markdown, shown with the version.
-        programs: some as the bundle reads them; the first are the example of a question that is kept beside the model.
-
-    Returns:
-        The version, and whether it is new.
-    """
-    offer = bundle_offer(bundle, hardware_text, programs)
-    return register_offer(client, offer, run_id=run_id, description=description)
+def with_alias(versions: list[Version], alias: str) -> Version | None:
+    """Return the version that an alias points to, out of those of a model."""
+    return next((version for version in versions if alias in version.aliases), None)
 
 
 def bundle_offer(bundle: Path, hardware_text: str, programs: Ragged | None = None) -> Offer:
-    """Return a bundle of programs as it is offered to the registry; the arguments are those of `register_bundle`."""
+    """Return a bundle of programs as it is offered to the registry.
+
+    Args:
+        bundle: its folder.
+        hardware_text: what the registered model is for, one line.
+        programs: some as the bundle reads them; the first are the example of a question that is kept beside the model.
+    """
     info = read_info(bundle)
     name = model_name(info.hardware)
     refit = {}
@@ -249,6 +228,12 @@ def register_offer(
     client: Any, offer: Offer, *, run_id: str, description: str
 ) -> tuple[Version, bool]:
     """Make a bundle a new version with alias challenger, or give the alias to the version that has its content.
+
+    Args:
+        client: of the registry.
+        offer: the bundle.
+        run_id: MLflow run that trained it; the artifact is logged there.
+        description: Markdown, shown with the version.
 
     Returns:
         The version, and whether it is new.
@@ -389,7 +374,7 @@ def rollback(client: Any, name: str, number: int | None = None) -> Version:
         RegistryError: no such model or version, or no earlier champion.
     """
     versions = existing_versions(client, name)
-    current = _champion(versions)
+    current = with_alias(versions, CHAMPION)
     chosen = _earlier(name, versions, current) if number is None else numbered(versions, number)
     if current is not None and chosen.number == current.number:
         return chosen

@@ -24,7 +24,7 @@ from tencost.errors import RegistryError, without_secrets
 from tencost.evaluate.leaderboard_table import wide
 from tencost.evaluate.scoring import HEADLINE
 from tencost.register import notes, registry
-from tencost.register.pull import ALIAS, CHALLENGER, CHAMPION, registry_uri
+from tencost.register.pull import ALIAS, CHALLENGER, CHAMPION, is_absent, registry_uri
 from tencost.register.registry import Version
 from tencost.register.verdict import NO
 from tencost.tracking.server_check import explain_server_errors
@@ -73,7 +73,7 @@ def print_champions(root: Path, console: Console | None = None) -> None:
     """
     console = wide(console)
     for name, versions in _models(root):
-        champion = next((version for version in versions if CHAMPION in version.aliases), None)
+        champion = registry.with_alias(versions, CHAMPION)
         text = "no champion yet, see `tencost register status`"
         if champion is not None:
             family = champion.tags.get("family", "")
@@ -130,28 +130,28 @@ def point_alias(
         )
     versions = registry.existing_versions(client, name)
     if number is None:
-        version = next((version for version in versions if CHAMPION in version.aliases), None)
-        if version is None:
+        champion = registry.with_alias(versions, CHAMPION)
+        if champion is None:
             numbers = ", ".join(str(version.number) for version in versions)
             raise RegistryError(
                 f"model {name!r} has no champion; versions: {numbers}. Name one: tencost register promote {name} "
                 f"<version> --to {alias}"
             )
-    else:
-        version = registry.numbered(versions, number)
-    before = next((version.number for version in versions if alias in version.aliases), None)
+        number = champion.number
+    version, before = registry.numbered(versions, number), registry.with_alias(versions, alias)
     client.set_model_version_tag(name, str(version.number), f"{ALIAS_TAG}{alias}", registry.now())
     client.set_registered_model_alias(name, alias, str(version.number))
-    return version, before
+    return version, None if before is None else before.number
 
 
 def _print_model(console: Console, name: str, versions: list[Version]) -> None:
-    table = Table(title=name, title_justify="left", show_edge=False, pad_edge=False)
     of_graphs = any("acc10" in version.tags for version in versions)
     figures = _GRAPH_FIGURES if of_graphs else _FIGURES
     headings = ("version", "semver", "aliases", "family", "features", *figures.values())
-    for heading in (*headings, "verdict", "champion since"):
-        table.add_column(heading)
+    table = Table(
+        *headings, "verdict", "champion since",
+        title=name, title_justify="left", show_edge=False, pad_edge=False,
+    )  # fmt: skip
     for version in versions:
         tags, is_champion = version.tags, CHAMPION in version.aliases
         rolled_back = registry.ROLLED_BACK_TAG in tags
@@ -236,7 +236,7 @@ def _number(text: str | None) -> float | None:
 def _models(root: Path) -> list[tuple[str, list[Version]]]:
     """Return each registered model with its versions, the newest first; none where there is no registry."""
     uri = registry_uri(root)
-    if _is_absent(uri):
+    if is_absent(uri):
         return []
     with explain_server_errors(uri):
         client = registry.connect(uri)
@@ -252,14 +252,9 @@ def _existing_registry(root: Path) -> Iterator[Any]:
         RegistryError: the project has none yet, or it does not answer.
     """
     uri = registry_uri(root)
-    if _is_absent(uri):
+    if is_absent(uri):
         raise RegistryError(
             f"there is no registry at {without_secrets(uri)}. Run `dvc repro` first."
         )
     with explain_server_errors(uri):
         yield registry.connect(uri)
-
-
-def _is_absent(uri: str) -> bool:
-    """Say whether a registry in SQLite has no file yet; MLflow would create one."""
-    return uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file()

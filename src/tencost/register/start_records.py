@@ -14,7 +14,7 @@ import orjson
 import polars as pl
 
 from tencost.config import Config
-from tencost.models.manifest import MANIFEST
+from tencost.models.manifest import write_manifest
 from tencost.models.programs.bundle import read_info
 from tencost.programs.starting_points import FILE, PER_WORKLOAD, StartBook
 from tencost.store.ids import canonical_target
@@ -48,8 +48,7 @@ def ship(bundle: Path, book: StartBook, folder: Path) -> Path:
     book.write(folder / FILE)
     digest = hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
     shipped = replace(info, files={**info.files, FILE: digest}).to_dict()
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-    (folder / MANIFEST).write_bytes(orjson.dumps(shipped, option=options) + b"\n")
+    write_manifest(folder, shipped)
     return folder
 
 

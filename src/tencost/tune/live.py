@@ -154,9 +154,10 @@ def versions(client: Any, hardware: str) -> tuple[Version, Version]:
     """
     name = registry.model_name(hardware)
     all_versions = registry.list_versions(client, name)
-    champion = registry.find_champion(client, name)
-    challengers = (version for version in all_versions if registry.CHALLENGER in version.aliases)
-    challenger = next(challengers, None)
+    champion, challenger = (
+        registry.with_alias(all_versions, alias)
+        for alias in (registry.CHAMPION, registry.CHALLENGER)
+    )
     if champion is None or challenger is None:
         raise RegistryError(
             f"expected a champion and a challenger of {name}, found {len(all_versions)} version(s) and "
