@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from tencost.records.reading.protocol import About, Batch, Rows
+from tencost.records.reading.targets import device_of
+from tencost.store.ids import ID_LENGTH, canonical_target
 from tencost.store.schema import SCHEMA, SCHEMA_VERSION
+from tencost.store.status import Status
 
 
 def record_table(
@@ -65,3 +72,150 @@ def elapsed(run_secs: pa.Array) -> dict[str, pa.Array]:
         "execution_elapsed_ms_mean": pa.array(mean.astype(np.float32), mask=lengths < 1),
         "execution_elapsed_ms_std": pa.array(deviation.astype(np.float32), mask=lengths < 2),
     }
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """Facts that all records of a tuning task share, named as in the schema.
+
+    Attributes:
+        task: as the log has it.
+        head: text before the program in the hash of a program's id.
+        tail: text after the program's id in the hash of a record's id.
+    """
+
+    task: Any
+    workload_id: str
+    task_name: str
+    workload_args: str
+    target: str
+    hardware: str
+    head: bytes
+    tail: bytes
+
+
+def task_facts(
+    task: Any,
+    workload_id: str,
+    task_name: str,
+    workload_args: str,
+    target: dict[str, Any],
+    about: About,
+) -> TaskFacts:
+    """Return the facts of a task for a target.
+
+    Raises:
+        ValueError: a number of the target is not finite.
+        NoDeviceError: nobody names the device.
+    """
+    hardware = device_of(target, about)
+    return TaskFacts(
+        task=task,
+        workload_id=workload_id,
+        task_name=task_name,
+        workload_args=workload_args,
+        target=compact_json(target, sort_keys=True),
+        hardware=hardware,
+        head=f"{workload_id}\n{target['kind']}\n".encode(),
+        tail=f"\n{canonical_target(target)}\n{hardware}".encode(),
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Columns that records of one task with the same outcome share."""
+
+    facts: TaskFacts
+    status: Status
+    error: str
+    foreign: str | bytes
+    engine_version: str | None = None
+
+
+class TunerRows(Rows):
+    """Makes a batch of a tuner's log, a line at a time; what many lines share is stored once."""
+
+    family: ClassVar[str]
+    """Stands before a task's name in the column workload."""
+    program_format: ClassVar[str]
+
+    def __init__(self, about: About) -> None:
+        super().__init__(about)
+        self._outcome_at: dict[Hashable, int] = {}
+        self._outcomes: list[Outcome] = []
+        self._which: list[int] = []
+        self._columns: dict[str, list[Any]] = {
+            name: []
+            for name in ("record_id", "program_id", "program", "run_secs", "wall_s", "timestamp")
+        }
+
+    def append(
+        self,
+        number: int,
+        key: Hashable,
+        make: Callable[[], Outcome],
+        program: bytes,
+        result: tuple[Sequence[float], float, float],
+        identity: bytes | None = None,
+    ) -> None:
+        """Add a record.
+
+        Args:
+            number: of its line.
+            key: of its outcome.
+            make: returns the outcome; it is called for the first record of a key.
+            program: JSON text.
+            result: seconds of the runs, which count where the outcome is ok; `wall_s`; `timestamp`.
+            identity: text of the program in its id; None: `program`.
+        """
+        at = self._outcome_at.get(key)
+        if at is None:
+            self._outcomes.append(make())
+            at = self._outcome_at[key] = len(self._outcomes) - 1
+        outcome, (costs, wall_s, timestamp) = self._outcomes[at], result
+        facts = outcome.facts
+        identity = program if identity is None else identity
+        program_id = hashlib.sha256(facts.head + identity).hexdigest()[:ID_LENGTH]
+        record_id = hashlib.sha256(program_id.encode() + facts.tail).hexdigest()[:ID_LENGTH]
+        run_secs = costs if outcome.status is Status.ok else None
+        cells = record_id, program_id, program, run_secs, wall_s, timestamp
+        for column, cell in zip(self._columns.values(), cells, strict=True):
+            column.append(cell)
+        self._which.append(at)
+        self.lines.append(number)
+
+    def batch(self) -> Batch:
+        """Return the records and rejects."""
+        if not self.lines:
+            return Batch(SCHEMA.empty_table(), tuple(self.rejects))
+        which = pa.array(self._which, pa.int32())
+
+        def column(cells: Iterable[str | bytes | None]) -> pa.Array:
+            return pa.array(cells, pa.string()).take(which)
+
+        shared = ("workload_id", "task_name", "workload_args", "target", "hardware")
+        columns = {
+            **self._columns,
+            **{
+                name: column(getattr(outcome.facts, name) for outcome in self._outcomes)
+                for name in shared
+            },
+            "workload": column(f"{self.family}.{each.facts.task_name}" for each in self._outcomes),
+            "engine_version": column(outcome.engine_version for outcome in self._outcomes),
+            "status": column(outcome.status.value for outcome in self._outcomes),
+            "error": column(outcome.error or None for outcome in self._outcomes),
+            "foreign": column(outcome.foreign for outcome in self._outcomes),
+            "networks": networks(self.about.dataset, len(which)),
+            "source": sources(self.about.dataset, self.about.file, self.lines),
+        }
+        constants = {"engine": "tvm", "program_format": self.program_format}
+        return Batch(record_table(len(which), columns, constants), tuple(self.rejects))
+
+
+def compact_json(json_value: Any, *, sort_keys: bool = False) -> str:
+    """Return JSON text without spaces.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(json_value, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)

@@ -32,6 +32,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tencost.records.reading.protocol import shorten
 from tencost.store.status import Status
 
 NAME = "autotvm"
@@ -366,9 +367,3 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, float) or (_is_int(value) and abs(value) < _LONGEST_INTEGER)
-
-
-def shorten(value: Any) -> str:
-    """Return a value for a message, at most 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

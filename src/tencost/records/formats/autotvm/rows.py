@@ -8,22 +8,18 @@ the line.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from tencost.records.formats.autotvm.lines import (
     ERRORS,
     NAME,
     Line,
-    Task,
     as_tensor,
     entity_of,
     load,
@@ -32,10 +28,16 @@ from tencost.records.formats.autotvm.lines import (
     task_of,
 )
 from tencost.records.formats.autotvm.plain import PlainEntity, Result, decode_plain, is_plain
-from tencost.records.reading.columns import networks, record_table, sources
-from tencost.records.reading.protocol import About, Batch, Reject, Rows
-from tencost.records.reading.targets import device_of, parse_target
-from tencost.store.ids import ID_LENGTH, canonical_json, canonical_target, text_id
+from tencost.records.reading.columns import (
+    Outcome,
+    TaskFacts,
+    TunerRows,
+    compact_json,
+    task_facts,
+)
+from tencost.records.reading.protocol import About, Reject
+from tencost.records.reading.targets import parse_target
+from tencost.store.ids import canonical_json, text_id
 from tencost.store.status import FAILURE_SECONDS, Status, timing_from_log
 
 _encode = msgspec.json.Encoder().encode
@@ -47,46 +49,14 @@ class _UnusualError(Exception):
     """A line that the fast path leaves to parse_line."""
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """Facts that all records of a task share; `head` and `tail` are the texts that ids are made of."""
-
-    task: Task
-    target: str
-    workload_id: str
-    workload_args: str
-    hardware: str
-    head: bytes
-    tail: bytes
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """Columns that records of one task with the same outcome share."""
-
-    facts: _Facts
-    engine_version: str | None
-    status: Status
-    error: str | None
-    foreign: str
-
-
-class AutotvmRows(Rows):
+class AutotvmRows(TunerRows):
     """Makes one batch: a table's columns, a line at a time."""
+
+    family, program_format = NAME, "autotvm_config"
 
     def __init__(self, about: About) -> None:
         super().__init__(about)
-        self._facts: dict[bytes, _Facts] = {}
-        self._outcome_at: dict[Any, int] = {}
-        self._distinct: list[_Outcome] = []
         self._checked: set[PlainEntity] = set()
-        self._which: list[int] = []
-        self._programs: list[bytes] = []
-        self._program_ids: list[str] = []
-        self._record_ids: list[str] = []
-        self._run_secs: list[tuple[float, ...] | None] = []
-        self._wall_s: list[float] = []
-        self._timestamps: list[float] = []
 
     def add(self, number: int, line: bytes) -> None:
         """Take a line: a record, a reject, or nothing where it is blank or a comment.
@@ -104,38 +74,6 @@ class AutotvmRows(Rows):
             except (ValueError, RecursionError) as error:
                 self.rejects.append(Reject(self.about.file, number, str(error)))
 
-    def batch(self) -> Batch:
-        if not self.lines:
-            return Batch(record_table(0, {"run_secs": []}, {}), tuple(self.rejects))
-        which = pa.array(np.asarray(self._which, np.int32))
-        outcomes = self._distinct
-
-        def column(values: Iterable[str | None]) -> pa.Array:
-            return pa.array(values, pa.string()).take(which)
-
-        columns = {
-            "record_id": self._record_ids,
-            "program_id": self._program_ids,
-            "workload_id": column(outcome.facts.workload_id for outcome in outcomes),
-            "task_name": column(outcome.facts.task.name for outcome in outcomes),
-            "networks": networks(self.about.dataset, len(which)),
-            "hardware": column(outcome.facts.hardware for outcome in outcomes),
-            "timestamp": self._timestamps,
-            "workload": column(f"autotvm.{outcome.facts.task.name}" for outcome in outcomes),
-            "workload_args": column(outcome.facts.workload_args for outcome in outcomes),
-            "engine_version": column(outcome.engine_version for outcome in outcomes),
-            "target": column(outcome.facts.target for outcome in outcomes),
-            "program": self._programs,
-            "run_secs": self._run_secs,
-            "status": column(outcome.status.value for outcome in outcomes),
-            "error": column(outcome.error for outcome in outcomes),
-            "source": sources(self.about.dataset, self.about.file, self.lines),
-            "wall_s": self._wall_s,
-            "foreign": column(outcome.foreign for outcome in outcomes),
-        }
-        constants = {"engine": "tvm", "program_format": "autotvm_config"}
-        return Batch(record_table(len(which), columns, constants), tuple(self.rejects))
-
     def _add_plain(self, number: int, line: bytes) -> None:
         """Take a line of the usual form.
 
@@ -148,18 +86,11 @@ class AutotvmRows(Rows):
             self._check(config.entity)
         if config.code_hash is not None and not is_plain(config.code_hash):
             raise _UnusualError
-        task_text = bytes(plain_line.input)
         # All good records of a task tell the same; the costs of others are told with them.
         good = result.error_no == 0 and costs and min(costs) > 0.0 and max(costs) < FAILURE_SECONDS
         outcome = None if good else (result.error_no, costs)
-        key = (task_text, plain_line.tvm_version, plain_line.version, outcome)
-        which = self._outcome_at.get(key)
-        if which is None:
-            which = self._add_outcome(
-                key, task_text, plain_line.tvm_version, plain_line.version, result
-            )
-        text = _encode(config)
-        self._append(number, which, text, text, result)
+        facts = bytes(plain_line.input), plain_line.tvm_version, plain_line.version
+        self._append(number, (*facts, outcome), facts, _encode(config), result)
 
     def _add_typed(self, number: int, line: Line) -> None:
         """Take a line of any form; the result is the same as `_add_plain`'s.
@@ -172,33 +103,32 @@ class AutotvmRows(Rows):
         if line.version == "0.1":
             inputs.append(task.workload)
         result = Result(line.costs, line.error_no, line.all_cost_s, line.timestamp)
-        line_outcome = (line.error_no, line.costs)
-        version = float(line.version)
-        extra = _dumps(line.extra) if line.extra else ""
-        task_text = _dumps(inputs).encode()
-        outcome = None if _outcome(*line_outcome)[0] is Status.ok else repr(line_outcome)
-        key = (task_text, line.tvm_version, version, outcome, extra)
-        which = self._outcome_at.get(key)
-        if which is None:
-            which = self._add_outcome(key, task_text, line.tvm_version, version, result, extra)
-        text = _dumps(program, sort_keys=True).encode()
-        self._append(number, which, text, canonical_json(program).encode(), result)
+        good = _ending(line.error_no, line.costs)[0] is Status.ok
+        outcome = None if good else repr((line.error_no, line.costs))
+        facts = compact_json(inputs).encode(), line.tvm_version, float(line.version)
+        extra = compact_json(line.extra) if line.extra else ""
+        text = compact_json(program, sort_keys=True).encode()
+        identity = canonical_json(program).encode()
+        self._append(number, (*facts, outcome, extra), facts, text, result, identity, extra)
 
     def _append(
-        self, number: int, which: int, program: bytes, identity: bytes, result: Result
+        self,
+        number: int,
+        key: Hashable,
+        facts: tuple[bytes, str | None, float],
+        program: bytes,
+        result: Result,
+        identity: bytes | None = None,
+        extra: str = "",
     ) -> None:
-        outcome = self._distinct[which]
-        facts = outcome.facts
-        program_id = hashlib.sha256(facts.head + identity).hexdigest()[:ID_LENGTH]
-        record_id = hashlib.sha256(program_id.encode() + facts.tail).hexdigest()[:ID_LENGTH]
-        self._which.append(which)
-        self.lines.append(number)
-        self._programs.append(program)
-        self._program_ids.append(program_id)
-        self._record_ids.append(record_id)
-        self._run_secs.append(result.costs if outcome.status is Status.ok else None)
-        self._wall_s.append(result.all_cost_s)
-        self._timestamps.append(result.timestamp)
+        self.append(
+            number,
+            key,
+            lambda: _outcome(*facts, result, extra, self.about),
+            program,
+            (result.costs, result.all_cost_s, result.timestamp),
+            identity,
+        )
 
     def _check(self, entities: tuple[PlainEntity, ...]) -> None:
         """Remember entities whose values fit their kind and whose texts JSON writers agree on."""
@@ -217,50 +147,37 @@ class AutotvmRows(Rows):
                 raise _UnusualError
         self._checked.update(entities)
 
-    def _add_outcome(
-        self,
-        key: Any,
-        task_text: bytes,
-        tvm_version: str | None,
-        version: float,
-        result: Result,
-        extra: str = "",
-    ) -> int:
-        facts = self._facts.get(task_text)
-        if facts is None:
-            task = task_of(load(task_text), "0.1" if version == 0.1 else "0.2")
-            facts = self._facts[task_text] = _facts(task, self.about)
-        status, error = _outcome(result.error_no, result.costs)
-        task = facts.task
-        inputs = [task.target, task.name, task.args, task.kwargs]
-        foreign: dict[str, Any] = {"format": NAME, "version": version}
-        if tvm_version is not None:
-            foreign["tvm_version"] = tvm_version
-        foreign["input"] = [*inputs, task.workload] if version == 0.1 else inputs
-        foreign["error_no"] = result.error_no
-        if status is not Status.ok:
-            foreign["costs"] = [cost if math.isfinite(cost) else str(cost) for cost in result.costs]
-        if extra:
-            foreign["extra"] = json.loads(extra)
-        outcome = _Outcome(facts, tvm_version, status, error or None, _dumps(foreign))
-        self._outcome_at[key] = len(self._distinct)
-        self._distinct.append(outcome)
-        return self._outcome_at[key]
+
+def _outcome(
+    task_text: bytes,
+    tvm_version: str | None,
+    version: float,
+    result: Result,
+    extra: str,
+    about: About,
+) -> Outcome:
+    facts = _facts(task_text, "0.1" if version == 0.1 else "0.2", about)
+    status, error = _ending(result.error_no, result.costs)
+    task = facts.task
+    inputs = [task.target, task.name, task.args, task.kwargs]
+    foreign: dict[str, Any] = {"format": NAME, "version": version}
+    if tvm_version is not None:
+        foreign["tvm_version"] = tvm_version
+    foreign["input"] = [*inputs, task.workload] if version == 0.1 else inputs
+    foreign["error_no"] = result.error_no
+    if status is not Status.ok:
+        foreign["costs"] = [cost if math.isfinite(cost) else str(cost) for cost in result.costs]
+    if extra:
+        foreign["extra"] = json.loads(extra)
+    return Outcome(facts, status, error, compact_json(foreign), tvm_version)
 
 
-def _facts(task: Task, about: About) -> _Facts:
-    target = parse_target(task.target)
-    hardware = device_of(target, about)
+@lru_cache(maxsize=4096)
+def _facts(task_text: bytes, version: str, about: About) -> TaskFacts:
+    task = task_of(load(task_text), version)
     workload_id = text_id(NAME, canonical_json([task.name, task.args, task.kwargs]))
-    return _Facts(
-        task=task,
-        target=_dumps(target, sort_keys=True),
-        workload_id=workload_id,
-        workload_args=_dumps([_rfc_argument(arg) for arg in task.args]),
-        hardware=hardware,
-        head=f"{workload_id}\n{target['kind']}\n".encode(),
-        tail=f"\n{canonical_target(target)}\n{hardware}".encode(),
-    )
+    args = compact_json([_rfc_argument(arg) for arg in task.args])
+    return task_facts(task, workload_id, task.name, args, parse_target(task.target), about)
 
 
 def _rfc_argument(arg: Any) -> Any:
@@ -269,19 +186,9 @@ def _rfc_argument(arg: Any) -> Any:
     return arg if tensor is None else ["TENSOR", tensor[1], tensor[0]]
 
 
-def _outcome(error_no: int, costs: tuple[float, ...]) -> tuple[Status, str]:
+def _ending(error_no: int, costs: tuple[float, ...]) -> tuple[Status, str]:
     """Return the status of a result, and what went wrong; "" where nothing did."""
     if error_no == 0:
         timing = timing_from_log(costs)
         return timing.status, timing.error
-    status, name = ERRORS.get(error_no, (Status.unknown, f"error code {error_no}"))
-    return status, name
-
-
-def _dumps(value: Any, sort_keys: bool = False) -> str:
-    """Return compact JSON.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
-    return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys, allow_nan=False)
+    return ERRORS.get(error_no, (Status.unknown, f"error code {error_no}"))

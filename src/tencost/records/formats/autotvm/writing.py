@@ -17,9 +17,8 @@ from tencost.records.formats.autotvm.lines import (
     Task,
     config_of,
     format_line,
-    shorten,
 )
-from tencost.records.reading.protocol import BATCH_ROWS
+from tencost.records.reading.protocol import BATCH_ROWS, shorten
 
 
 def from_row(row: Mapping[str, Any]) -> Line:
