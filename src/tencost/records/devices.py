@@ -107,8 +107,7 @@ class Agreement:
 
     def add(self, table: pa.Table, device: str) -> None:
         """Compare some records of a log, columns hardware and target, with its assigned device."""
-        frame = pl.from_arrow(table.select(["hardware", "target"]))
-        assert isinstance(frame, pl.DataFrame)
+        frame = pl.DataFrame(table.select(["hardware", "target"]))
         for hardware, text in frame.unique().iter_rows():
             if hardware != device:
                 self._others.setdefault(device, {}).setdefault(hardware, set()).add(text)

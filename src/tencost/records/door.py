@@ -124,8 +124,7 @@ def admit(
     if gate_of(store.uri) is Gate.quarantine:
         return store.add(table), None
     refused = RefusedRows()
-    frame = pl.from_arrow(table.select(GROUP))
-    assert isinstance(frame, pl.DataFrame)
+    frame = pl.DataFrame(table.select(GROUP))
     added = store.add(refused.let_in(table, judged(table, {}, in_store(store, frame))))
     return added, refused.write(folder, dataset)
 
@@ -142,8 +141,7 @@ def faults(table: pa.Table) -> tuple[pl.Series, list[str | None]]:
         "run_secs",
         "quarantine",
     ]
-    frame = pl.from_arrow(table.select(columns))
-    assert isinstance(frame, pl.DataFrame)
+    frame = pl.DataFrame(table.select(columns))
     reasons: list[str | None] = [None] * len(frame)
     kinds: list[str | None] = [None] * len(frame)
 

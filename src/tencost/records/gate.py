@@ -82,9 +82,7 @@ def judged(
     stored: Mapping[GroupKey, StoredTimes] | None = None,
 ) -> pa.Table:
     """Return a table of the schema with a reason in `quarantine` for each row that is to be kept out."""
-    frame = pl.from_arrow(table.select(JUDGED))
-    assert isinstance(frame, pl.DataFrame)
-    frame = frame.with_columns(known_generator())
+    frame = pl.DataFrame(table.select(JUDGED)).with_columns(known_generator())
     limits = Limits(flop, devices(frame["hardware"].unique()))
     reasons = frame["quarantine"].zip_with(
         frame["quarantine"].is_not_null(), quarantine(frame, stored, limits)

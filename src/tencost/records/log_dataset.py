@@ -89,8 +89,6 @@ def _tasks(table: pa.Table) -> list[Task]:
 
 
 def _distinct(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(
-        table.select(["workload_id", "task_name", "workload", "workload_args", "networks"])
-    )
-    assert isinstance(frame, pl.DataFrame)
+    columns = ["workload_id", "task_name", "workload", "workload_args", "networks"]
+    frame = pl.DataFrame(table.select(columns))
     return frame.unique("workload_id", keep="first").sort("workload_id")

@@ -304,9 +304,7 @@ def _commit(
     if not tables:
         return
     for place, table in _by_place(pa.concat_tables(tables), store):
-        frame = pl.from_arrow(table.select(GROUP))
-        assert isinstance(frame, pl.DataFrame)
-        checked = judged(table, flop, in_store(place, frame))
+        checked = judged(table, flop, in_store(place, pl.DataFrame(table.select(GROUP))))
         if gate is Gate.apart:
             checked = progress.refused.let_in(table, checked)
         added = place.add(checked)

@@ -45,9 +45,8 @@ from tencost.records.query_tables import (
 from tencost.store.ids import ID_LENGTH
 from tencost.store.layout import COLUMNS, latency
 from tencost.store.measured import measurements
-from tencost.store.reading import StoredRecords
+from tencost.store.reading import StoredRecords, known_columns
 from tencost.store.record_store import RecordStore
-from tencost.store.schema import SCHEMA
 from tencost.store.tables import open_records
 
 __all__ = [
@@ -151,7 +150,7 @@ def best(
     """
     if n < 1:
         raise RecordError(f"expected n of at least 1, found {n}")
-    further = _checked_columns(columns)
+    further = list(dict.fromkeys(known_columns(columns)))
     selected = list(dict.fromkeys([*_RANKED, *further]))
     if workload is None:
         rows = Tables(store).fastest(hardware, target, n, selected, generator)
@@ -314,7 +313,7 @@ def new(
     Raises:
         RecordError: no store, no such version, or its files are gone (vacuumed).
     """
-    further = [name for name in _checked_columns(columns) if name not in _LISTED]
+    further = dict.fromkeys(name for name in known_columns(columns) if name not in _LISTED)
     tables = Tables(store)
     if since is not None:
         now = tables.version
@@ -555,16 +554,6 @@ def _fastest(programs: pl.DataFrame, side: str) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias(f"num_ok_{side}"),
         pl.col("latency_s").min().alias(f"best_{side}_s"),
     )
-
-
-def _checked_columns(columns: Sequence[str]) -> list[str]:
-    unknown = [name for name in columns if name not in SCHEMA.names]
-    if unknown:
-        raise RecordError(
-            f"expected columns of the record schema, found {', '.join(unknown)}. "
-            f"Valid: {', '.join(SCHEMA.names)}"
-        )
-    return list(dict.fromkeys(columns))
 
 
 def _equals(column: str, value: str | None) -> str:

@@ -14,16 +14,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import polars as pl
 
 from tencost.config import PathsConfig, project_root
 from tencost.errors import ConfigError, RecordError
+from tencost.records import query
 from tencost.records.answers import show
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from tencost.store.reading import StoredRecords
+from tencost.store.reading import StoredRecords
+from tencost.store.tables import open_records
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,6 @@ def best(
     Raises:
         RecordError: no store, or nothing in it that is asked for.
     """
-    from tencost.records import query
-
     store = open_store(place)
     fastest = query.best(
         store,
@@ -106,8 +104,6 @@ def history(
     Raises:
         RecordError: no store, nothing in it that is asked for, or not one of workload and program.
     """
-    from tencost.records import query
-
     if (workload is None) == (program is None):
         presence = "neither" if workload is None else "both"
         raise RecordError(f"expected one of --workload and --program, found {presence}")
@@ -130,8 +126,6 @@ def new(place: Place, form: Form, *, since: int | None = None, hardware: str | N
     Raises:
         RecordError: no store, or no such version.
     """
-    from tencost.records import query
-
     store = open_store(place)
     _show(query.new(store, since, hardware=hardware), form, ("target", "record_id", "file", "line"))
     if form.name == "table":
@@ -158,8 +152,6 @@ def compare(
     Raises:
         RecordError: no store, or nothing in it that is asked for.
     """
-    from tencost.records import query
-
     store = open_store(place)
     comparison = query.compare(
         store,
@@ -183,8 +175,6 @@ def stats(
     Raises:
         RecordError: no store, or nothing in it that is asked for.
     """
-    from tencost.records import query
-
     store = open_store(place)
     identity = _workload(store, workload, hardware)
     _show(query.statistics(store, by=list(by), hardware=hardware, workload=identity), form)
@@ -196,8 +186,6 @@ def sql(place: Place, form: Form, text: str) -> None:
     Raises:
         RecordError: no store, or a query that DuckDB refuses.
     """
-    from tencost.records import query
-
     _show(query.sql(open_store(place), text), form)
 
 
@@ -207,8 +195,6 @@ def open_store(place: Place) -> StoredRecords:
     Raises:
         RecordError: a place that is named twice, or no store there.
     """
-    from tencost.store.tables import open_records
-
     if place.store is not None and place.build is not None:
         raise RecordError("expected one of --store and --build, found both")
     uri = place.store
@@ -266,14 +252,10 @@ def target_of(store: StoredRecords, target: str | None, hardware: str) -> str:
     Raises:
         RecordError: no target, or none given where a hardware has several.
     """
-    from tencost.records import query
-
     return query.only_target(store, hardware) if target is None else query.canonical(target)
 
 
 def _workload(store: StoredRecords, text: str | None, hardware: str | None) -> str | None:
-    from tencost.records import query
-
     return None if text is None else query.find_workload(store, text, hardware=hardware)
 
 

@@ -69,15 +69,13 @@ class Tables:
         import duckdb
 
         try:
-            answer = self._connection.sql(text, params=parameters or None).to_arrow_table()
+            answer = self._connection.sql(text, params=parameters or None)
+            return pl.DataFrame(answer.to_arrow_table())
         except duckdb.Error as error:
             raise RecordError(
                 f"expected a query that {self._uri} can answer, found: {error}. Tables: records, all_records; their "
                 "columns: tencost records query sql 'DESCRIBE records'"
             ) from error
-        frame = pl.from_arrow(answer)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
 
     def compare_generator(self, generator: str | None = None) -> None:
         """Make the table `comparable`.

@@ -199,8 +199,7 @@ def parquet_writer(where: Any, schema: pa.Schema) -> pq.ParquetWriter:
 
 def in_pieces(rows: pa.Table, most: int) -> Iterator[pa.Table]:
     """Yield rows of one hardware sorted by workload and record, `most` at once."""
-    keys = pl.from_arrow(rows.select(["workload_id", "record_id"]))
-    assert isinstance(keys, pl.DataFrame)
+    keys = pl.DataFrame(rows.select(["workload_id", "record_id"]))
     order = keys.with_row_index().sort("workload_id", "record_id")["index"].to_arrow()
     for first in range(0, rows.num_rows, most):
         yield rows.take(order.slice(first, most))

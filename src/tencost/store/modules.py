@@ -77,7 +77,7 @@ def stored_modules(store_uri: str) -> pl.DataFrame:
         with remote.explain_store_errors(uri):
             delta = DeltaTable(uri, storage_options=remote.settings(uri, None))
             table = delta.to_pyarrow_table(columns=names)
-        frame = pl.from_arrow(table.cast(SCHEMA))
+        return pl.DataFrame(table.cast(SCHEMA))
     except TableNotFoundError:
         return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
     except (DeltaError, OSError, pa.ArrowException, LookupError, ValueError) as error:
@@ -85,5 +85,3 @@ def stored_modules(store_uri: str) -> pl.DataFrame:
             f"expected the modules of a record store at {uri}, found a damaged table: "
             f"{delta_error_line(error)}. Delete that folder and import the logs again: tencost records import"
         ) from error
-    assert isinstance(frame, pl.DataFrame)
-    return frame

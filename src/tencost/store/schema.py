@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -118,6 +119,7 @@ def to_arrow(records: Iterable[Record]) -> pa.Table:
 
 
 def _row(record: Record) -> dict[str, Any]:
+    """Return the columns that a record has."""
     about = record.provenance
     milliseconds = [1e3 * value for value in record.run_secs]
     return {
@@ -125,7 +127,7 @@ def _row(record: Record) -> dict[str, Any]:
         "program_id": record.program_id,
         "workload_id": record.workload_id,
         "task_name": record.task_name,
-        "networks": [{"network": item.network, "weight": item.weight} for item in record.networks],
+        "networks": [asdict(network) for network in record.networks],
         "hardware": record.hardware,
         "timestamp": about.timestamp,
         "schema_version": SCHEMA_VERSION,
@@ -150,17 +152,9 @@ def _row(record: Record) -> dict[str, Any]:
         "run_secs": list(record.run_secs) or None,
         "status": record.status.value,
         "error": record.error or None,
-        "source": {
-            "dataset": record.source.dataset,
-            "file": record.source.file,
-            "line": record.source.line,
-        },
-        "wall_s": None,
+        "source": asdict(record.source),
         "foreign": record.foreign,
-        "quarantine": None,
-        "measurements": None,
         "generator": None if record.generator == UNKNOWN else record.generator,
-        "alias": None,
     }
 
 
