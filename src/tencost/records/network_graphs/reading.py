@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from tencost.config.parts import GRAPH_FORMATS
 from tencost.errors import GraphError
-from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
 from tencost.networks.graph.identity import graph_ids
+from tencost.networks.graph.operators import COLUMNS
 from tencost.records.reading.protocol import About, Format
 from tencost.records.reading.report import SHOWN, in_words
 from tencost.store.rejects import GraphReject as GraphReject
@@ -255,6 +256,36 @@ def _without_latencies(labelled: LabelledGraphs) -> Iterator[str]:
         ]
         if without:
             yield f"{family} has no latency on {', '.join(without)}"
+
+
+def one_graph(
+    family: str,
+    name: str,
+    position: int,
+    operator: NDArray[np.uint8],
+    columns: NDArray[np.int32],
+    edges: NDArray[np.int32],
+) -> GraphSet:
+    """Return a set of one graph without an id, which the gate computes; arrays as in GraphSet."""
+    return GraphSet(
+        np.array([""]),
+        np.array([family]),
+        np.array([name]),
+        np.array([position], np.int32),
+        operator,
+        columns,
+        np.array([0, len(operator)], np.int64),
+        edges,
+        np.array([0, edges.shape[1]], np.int64),
+    )
+
+
+def joined(parts: Sequence[GraphSet]) -> GraphSet:
+    """Return the graphs of all sets, one set after the other; there may be no set."""
+    nothing = one_graph(
+        "", "", 0, np.zeros(0, np.uint8), np.zeros((0, len(COLUMNS)), np.int32), np.zeros((2, 0), np.int32)
+    )  # fmt: skip
+    return concatenate([nothing.take([]), *parts])
 
 
 def places(files: Sequence[str], lines: Sequence[int] | NDArray[np.int64], step: int) -> Places:

@@ -35,7 +35,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tencost.errors import GraphError
-from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
+from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
 from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES, OPERATORS
 from tencost.records.network_graphs.csv_rows import Rows, Spans, find_spans, read_rows, rows_of
 from tencost.records.network_graphs.reading import (
@@ -43,6 +43,7 @@ from tencost.records.network_graphs.reading import (
     GraphReject,
     ReadGraphs,
     bad_latency,
+    joined,
     places,
 )
 from tencost.records.reading.protocol import About
@@ -98,15 +99,14 @@ def read(folder: Path) -> ReadGraphs:
     contents = {name: _read_family(name, path, hardware) for name, path in sorted(families.items())}
     whole = {name: family for name, family in contents.items() if family.read is not None}
     parts = [family.read for family in whole.values() if family.read is not None]
-    empty = LabelledGraphs(_empty(), hardware, np.zeros((0, len(hardware))))
     nodes = [f"{name}/{NODES}" for name, family in whole.items() for _ in family.node_line]
     edges = [f"{name}/{EDGES}" for name, family in whole.items() for _ in family.edge_line]
     none = np.zeros(0, np.int64)
     return ReadGraphs(
         LabelledGraphs(
-            concatenate([part.graphs for part in (parts or [empty])]),
+            joined([part.graphs for part in parts]),
             hardware,
-            np.concatenate([part.latency_ms for part in (parts or [empty])]),
+            np.concatenate([np.zeros((0, len(hardware))), *(part.latency_ms for part in parts)]),
         ),
         places(nodes, np.concatenate([none, *(family.node_line for family in whole.values())]), 1),
         places(edges, np.concatenate([none, *(family.edge_line for family in whole.values())]), 1),
@@ -343,14 +343,6 @@ def _latencies(
             rejects.append(GraphReject(where, graph + 1, reason, family, int(position[graph])))
         latency[good, device] = values[good]
     return latency, rejects
-
-
-def _empty() -> GraphSet:
-    text, start = np.zeros(0, dtype="<U1"), np.zeros(1, dtype=np.int64)
-    return GraphSet(
-        text, text, text, np.zeros(0, np.int32), np.zeros(0, np.uint8),
-        np.zeros((0, len(COLUMNS)), np.int32), start, np.zeros((2, 0), np.int32), start,
-    )  # fmt: skip
 
 
 class CgFormat(GraphFormat):

@@ -18,7 +18,13 @@ import orjson
 from tencost.errors import GraphError
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs, concatenate
 from tencost.networks.graph.operators import COLUMNS, OPERATOR_CODES
-from tencost.records.network_graphs.reading import GraphFormat, GraphReject, ReadGraphs, places
+from tencost.records.network_graphs.reading import (
+    GraphFormat,
+    GraphReject,
+    ReadGraphs,
+    one_graph,
+    places,
+)
 from tencost.records.reading.protocol import About
 
 HARDWARE_FILE = "hardware.json"
@@ -118,17 +124,7 @@ def _graph(line: dict[str, Any], position: int) -> GraphSet:
         raise ValueError(
             f"expected columns of {len(operator)} nodes, found those of {len(columns)}"
         )
-    return GraphSet(
-        np.array([""]),
-        np.array([str(line["family"])]),
-        np.array([str(line["name"])]),
-        np.array([position], np.int32),
-        operator,
-        columns,
-        np.array([0, len(operator)], np.int64),
-        edges,
-        np.array([0, edges.shape[1]], np.int64),
-    )
+    return one_graph(str(line["family"]), str(line["name"]), position, operator, columns, edges)
 
 
 def _reason(error: Exception) -> str:

@@ -21,7 +21,7 @@ Source: microsoft/nn-Meter, docs/dataset.md and nn_meter/dataset.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from tencost.records.network_graphs.reading import (
     GraphReject,
     ReadGraphs,
     bad_latency,
+    joined,
+    one_graph,
     places,
 )
 from tencost.records.reading.opening import TruncatedError, lines
@@ -64,63 +66,34 @@ class _LineError(ValueError):
     """A line that is no network: what was expected and found."""
 
 
-@dataclass(eq=False)
-class _Graph:
-    """A network as it is read: operator [n], columns [n, 16], edges [2, e]."""
-
-    operator: NDArray[np.uint8]
-    columns: NDArray[np.int32]
-    edges: NDArray[np.int32]
-
-
-@dataclass(eq=False)
-class _Collected:
-    """Columns of the graphs that were read so far, and the rejects."""
-
-    graphs: list[_Graph] = field(default_factory=list)
-    family: list[str] = field(default_factory=list)
-    name: list[str] = field(default_factory=list)
-    position: list[int] = field(default_factory=list)
-    latency: list[list[float]] = field(default_factory=list)
-    file: list[str] = field(default_factory=list)
-    line: list[int] = field(default_factory=list)
-    rejects: list[GraphReject] = field(default_factory=list)
-
-
 def read(folder: Path) -> ReadGraphs:
     """Read all families of a folder, line by line."""
-    collected = _Collected()
+    graphs: list[GraphSet] = []
+    latencies: list[list[float]] = []
+    files: list[str] = []
+    numbers: list[int] = []
+    rejects: list[GraphReject] = []
     for family, path in sorted(_files(folder).items()):
         position = -1
-        for number, line in _lines(path, family, collected):
+        for number, line in _lines(path, family, rejects):
             if not line.strip():
                 continue
             position += 1
+            reject = partial(GraphReject, path.name, number, family=family, graph=position)
             try:
-                _add(collected, line, family, position, path.name, number)
+                graph, latency, reasons = _labelled(line, family, position)
             except _LineError as error:
-                collected.rejects.append(
-                    GraphReject(path.name, number, str(error), family, position)
-                )
-    graphs = GraphSet(
-        np.full(len(collected.graphs), "", dtype="<U1"),
-        np.array(collected.family, dtype=np.str_),
-        np.array(collected.name, dtype=np.str_),
-        np.array(collected.position, dtype=np.int32),
-        np.concatenate([np.zeros(0, np.uint8), *(graph.operator for graph in collected.graphs)]),
-        np.concatenate(
-            [np.zeros((0, len(COLUMNS)), np.int32), *(graph.columns for graph in collected.graphs)]
-        ),
-        np.cumsum([0, *(len(graph.operator) for graph in collected.graphs)], dtype=np.int64),
-        np.concatenate(
-            [np.zeros((2, 0), np.int32), *(graph.edges for graph in collected.graphs)], axis=1
-        ),
-        np.cumsum([0, *(graph.edges.shape[1] for graph in collected.graphs)], dtype=np.int64),
-    )
-    latency = np.array(collected.latency, dtype=np.float64).reshape(-1, len(DEVICES))
-    where = places(collected.file, collected.line, 0)
-    labelled = LabelledGraphs(graphs, tuple(DEVICES.values()), latency)
-    return ReadGraphs(labelled, where, where, tuple(collected.rejects))
+                rejects.append(reject(str(error)))
+                continue
+            rejects += map(reject, reasons)
+            graphs.append(graph)
+            latencies.append(latency)
+            files.append(path.name)
+            numbers.append(number)
+    where = places(files, numbers, 0)
+    latency_ms = np.array(latencies, dtype=np.float64).reshape(-1, len(DEVICES))
+    labelled = LabelledGraphs(joined(graphs), tuple(DEVICES.values()), latency_ms)
+    return ReadGraphs(labelled, where, where, tuple(rejects))
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -133,46 +106,41 @@ def _files(folder: Path) -> dict[str, Path]:
     }
 
 
-def _lines(path: Path, family: str, collected: _Collected) -> Iterator[tuple[int, bytes]]:
+def _lines(path: Path, family: str, rejects: list[GraphReject]) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, line); where a damaged file ends is a reject."""
     number = 0
     try:
         for number, line in lines(path):
             yield number, line
     except (RecordError, TruncatedError) as error:
-        collected.rejects.append(GraphReject(path.name, number + 1, str(error), family, -1))
+        rejects.append(GraphReject(path.name, number + 1, str(error), family, -1))
 
 
-def _add(
-    collected: _Collected, line: bytes, family: str, position: int, file: str, number: int
-) -> None:
+def _labelled(line: bytes, family: str, position: int) -> tuple[GraphSet, list[float], list[str]]:
+    """Return a line's graph, its latency on each of DEVICES in milliseconds, and why others are none."""
     try:
         entry = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise _LineError(f"expected a JSON object, found none ({error})") from error
     if not isinstance(entry, dict) or not isinstance(entry.get("graph"), dict):
         raise _LineError("expected a JSON object with a graph, found something else")
-    graph = _graph(entry["graph"])
-    latency = []
+    latency: list[float] = []
+    reasons = []
     for key, hardware in DEVICES.items():
         value = entry.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            reason = bad_latency(hardware, value)
-            collected.rejects.append(GraphReject(file, number, reason, family, position))
+            reasons.append(bad_latency(hardware, value))
             value = None
         latency.append(np.nan if value is None else float(value))
-    name = entry.get("id")
-    collected.graphs.append(graph)
-    collected.family.append(family)
-    collected.name.append(name if isinstance(name, str) and name else f"{family}/{position}")
-    collected.position.append(position)
-    collected.latency.append(latency)
-    collected.file.append(file)
-    collected.line.append(number)
+    label = entry.get("id")
+    name = label if isinstance(label, str) and label else f"{family}/{position}"
+    return one_graph(family, name, position, *_graph(entry["graph"])), latency, reasons
 
 
-def _graph(nodes: dict[str, Any]) -> _Graph:
-    """Return the graph of a line's nodes, in their order."""
+def _graph(
+    nodes: dict[str, Any],
+) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
+    """Return operator [n], columns [n, 16] and edges [2, e] of a line's nodes, in their order."""
     number = {name: place for place, name in enumerate(nodes)}
     operator = np.zeros(len(nodes), dtype=np.uint8)
     columns = np.zeros((len(nodes), len(COLUMNS)), dtype=np.int32)
@@ -198,7 +166,7 @@ def _graph(nodes: dict[str, Any]) -> _Graph:
             if isinstance(target, str) and target in number:
                 sources[number[target]].setdefault(number[name])
     pairs = [(source, target) for target, inbounds in enumerate(sources) for source in inbounds]
-    return _Graph(operator, columns, np.array(pairs, dtype=np.int32).reshape(-1, 2).T)
+    return operator, columns, np.array(pairs, dtype=np.int32).reshape(-1, 2).T
 
 
 def _node(node: dict[str, Any], nodes: dict[str, Any]) -> tuple[int, list[int]]:
