@@ -44,6 +44,7 @@ from tencost.records.formats.metaschedule import (
     read_programs,
     read_workloads,
 )
+from tencost.records.reading.protocol import Module
 from tencost.store.ids import workload_id
 from tencost.store.record import Provenance, provenance_from_json
 
@@ -61,15 +62,6 @@ class Task:
     weight: int
     flop: float
     measured: bool
-
-
-@dataclass(frozen=True)
-class TaskModule:
-    """A task's module as JSON text, from network_info."""
-
-    workload_id: str
-    task_name: str
-    mod_json: str
 
 
 @dataclass(frozen=True)
@@ -148,8 +140,8 @@ def read_tasks(dataset: Path) -> list[Task]:
     return tasks
 
 
-def read_modules(dataset: Path) -> Iterator[TaskModule]:
-    """Yield the module of every task in network_info/.
+def read_modules(dataset: Path) -> Iterator[Module]:
+    """Yield the module of every task in network_info/, without TVM's hash.
 
     Raises:
         DatasetError: a file is not what its grammar says.
@@ -158,9 +150,8 @@ def read_modules(dataset: Path) -> Iterator[TaskModule]:
         for fields in _load_list(path):
             if not (isinstance(fields, dict) and isinstance(fields.get("mod"), str)):
                 raise DatasetError(f"expected tasks with a module `mod` as JSON text in {path}")
-            yield TaskModule(
-                workload_id(fields["mod"]), str(fields.get("task_name", "")), fields["mod"]
-            )
+            name = str(fields.get("task_name", ""))
+            yield Module(workload_id(fields["mod"]), fields["mod"], name, "")
 
 
 def read_provenance(dataset: Path, hardware: str) -> Provenance:

@@ -8,6 +8,7 @@ compared by.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import polars as pl
@@ -95,8 +96,7 @@ def _row(
     row |= {"runs": len(good), "n": sum(map(len, good)), "failed": len(runs) - len(good)}
     row |= dict.fromkeys(("median_s", "q1_s", "q3_s", "ratio", "ratio_low", "ratio_high"))
     if good:
-        quartiles = middle(good)
-        row |= {"median_s": quartiles.median_s, "q1_s": quartiles.q1_s, "q3_s": quartiles.q3_s}
+        row |= asdict(middle(good))
     if good and base is not None:
         row["ratio"] = 1.0
         if value != base:

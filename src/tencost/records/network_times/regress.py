@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import polars as pl
 
 from tencost.errors import RecordError
-from tencost.records.network_times.ratios import Middle, Ratio, middle, ratio
+from tencost.records.network_times.ratios import Ratio, middle, ratio
 from tencost.records.network_times.runs import Run, frame
 
 MARGIN = 0.05
@@ -182,7 +182,6 @@ def table(compared: Sequence[Change]) -> pl.DataFrame:
     rows = []
     for change in compared:
         run = change.since[-1]
-        old, new = _middle(change.before), _middle(change.since)
         rows.append(
             {
                 "network": run.network,
@@ -194,8 +193,8 @@ def table(compared: Sequence[Change]) -> pl.DataFrame:
                 "ratio": change.ratio and change.ratio.value,
                 "ratio_low": change.ratio and change.ratio.low,
                 "ratio_high": change.ratio and change.ratio.high,
-                **_quartile_columns("before", old),
-                **_quartile_columns("since", new),
+                **_quartile_columns("before", change.before),
+                **_quartile_columns("since", change.since),
                 "before_runs": len(change.before),
                 "since_runs": len(change.since),
                 "changed": change.changed,
@@ -280,14 +279,8 @@ def _stack(run: Run) -> tuple[str, ...]:
     return (run.version, *(run.versions[name] for name in sorted(run.versions)))
 
 
-def _middle(runs: Sequence[Run]) -> Middle | None:
+def _quartile_columns(side: str, runs: Sequence[Run]) -> dict[str, float | None]:
     good = [run.seconds for run in runs if not run.failed]
-    return middle(good) if good else None
-
-
-def _quartile_columns(side: str, quartiles: Middle | None) -> dict[str, float | None]:
-    ends = (("", "median_s"), ("_q1", "q1_s"), ("_q3", "q3_s"))
-    return {
-        f"{side}{end}_s": None if quartiles is None else getattr(quartiles, name)
-        for end, name in ends
-    }
+    quartiles: dict[str, float] = asdict(middle(good)) if good else {}
+    names = {"": "median_s", "_q1": "q1_s", "_q3": "q3_s"}
+    return {f"{side}{end}_s": quartiles.get(name) for end, name in names.items()}

@@ -50,16 +50,15 @@ SUFFIX = "-networks"
 HOST_VARIABLE = "TENCOST_HOST"
 """Environment variable with the host's name in records, where its own changes: in a container, in CI."""
 ENGINES = {
-    "tencost": ("tencost",),
-    "tvm": ("apache-tvm",),
-    "metaschedule": ("apache-tvm",),
-    "onnxruntime": ("onnxruntime",),
-    "pytorch": ("torch",),
-    "torch.compile": ("torch",),
+    "tencost": "tencost",
+    "tvm": "apache-tvm",
+    "metaschedule": "apache-tvm",
+    "onnxruntime": "onnxruntime",
+    "pytorch": "torch",
+    "torch.compile": "torch",
 }
-"""Engines by the names that records have, and the packages whose version is theirs. tencost: tuned by it; tvm: default
+"""Engines by the names that records have, and the package whose version is theirs. tencost: tuned by it; tvm: default
 schedules; metaschedule: stock MetaSchedule; pytorch: eager."""
-_STACKS = {"tencost": "tencost", "tvm": "apache-tvm"}
 
 
 class Granularity(StrEnum):
@@ -93,18 +92,14 @@ def host_name() -> str:
 
 def engine_version_here(engine: str) -> str | None:
     """Return the version of an engine as it is installed here; None for one that is not known or not here."""
-    return next(
-        (installed for name in ENGINES.get(engine, ()) if (installed := _installed(name))), None
-    )
+    return _installed(ENGINES[engine]) if engine in ENGINES else None
 
 
 def versions_here(engine: str) -> dict[str, str]:
     """Return versions by name of what a time depends on beside the engine: tencost, and TVM where TVM compiled."""
     compiled = engine in ("tencost", "tvm", "metaschedule")
-    names = _STACKS if compiled else {"tencost": "tencost"}
-    return {
-        name: installed for name, package in names.items() if (installed := _installed(package))
-    }
+    versions = {name: _installed(ENGINES[name]) for name in ("tencost", "tvm")[: 1 + compiled]}
+    return {name: installed for name, installed in versions.items() if installed}
 
 
 def _installed(package: str) -> str | None:
