@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,27 @@ def test_a_run_says_what_it_is(toy_project: Path, toy_config: Config) -> None:
     assert (dataset.name, dataset.digest) == ("toy", "d" * 36)
     config = Path(run.info.artifact_uri.removeprefix("file://")) / "config.yaml"
     assert "family: random" in config.read_text()
+
+
+def test_a_run_that_is_interrupted_within_a_query_ends_as_killed(
+    toy_project: Path, toy_config: Config
+) -> None:
+    """A query keeps SQLite's file locked until its rows are read, or the frame that asked is gone."""
+
+    def interrupted_query() -> None:
+        database = sqlite3.connect(toy_project / "mlruns" / "mlflow.db")
+        cursor = database.execute("SELECT * FROM tags")
+        cursor.fetchone()
+        raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        start_run(toy_config, toy_project, stage="train") as tracked,
+    ):
+        interrupted_query()
+    run = client_of(toy_project).get_run(tracked.run_id)
+    assert run.info.status == "KILLED"
+    assert run.data.tags["error"] == "KeyboardInterrupt: "
 
 
 def test_metrics_of_a_model_name_the_dataset(

@@ -14,6 +14,7 @@ import platform
 import re
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -391,6 +392,8 @@ def _started(client: Any, experiment_id: str, name: str, tags: Mapping[str, str]
             client.set_terminated(run_id, "FINISHED")
         except BaseException as error:
             killed = isinstance(error, KeyboardInterrupt)
+            # A query that was interrupted keeps SQLite's file locked, for us too, as long as its frames live.
+            traceback.clear_frames(error.__traceback__)
             client.set_tag(run_id, "error", f"{type(error).__name__}: {error}"[:_MAX_VALUE])
             client.set_terminated(run_id, "KILLED" if killed else "FAILED")
             raise
