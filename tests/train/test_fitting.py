@@ -39,7 +39,7 @@ def test_mlp_is_served_as_it_was_trained(beside: np.ndarray | None) -> None:
     inputs = NetworkInputs(ROWS, beside)
     network = mlp_training.SegmentSumNetwork(7, 0 if beside is None else 3, config).eval()
     with torch.no_grad():
-        expected = network(*mlp_training.collated(inputs)(ALL)).numpy()
+        expected = network(*mlp_training.collated_sums(inputs)(ALL)).numpy()
     ranker = MlpRanker(config, None)  # type: ignore[arg-type]
     found = ranker._forward(served(weights_of(network)), inputs)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
@@ -52,7 +52,7 @@ def test_tlp_is_served_as_it_was_trained(beside: np.ndarray | None, layers: int)
     inputs = NetworkInputs(ROWS, beside)
     network = tlp_training.AttentionNetwork(7, 0 if beside is None else 3, 16, config).eval()
     with torch.no_grad():
-        expected = network(*tlp_training.collated(inputs)(ALL)).numpy()
+        expected = network(*tlp_training.collated_steps(inputs)(ALL)).numpy()
     found = score_sequences(served(weights_of(network), ("position",)), inputs, config)
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
@@ -171,8 +171,8 @@ def test_networks_run_where_their_inputs_are() -> None:
     tvm = tvm_mlp_training.TvmNetwork(7).to("meta")
     inputs = NetworkInputs(ROWS, BESIDE)
     for network, given in (
-        (mlp, mlp_training.collated(inputs)(ALL)),
-        (tlp, tlp_training.collated(inputs)(ALL)),
+        (mlp, mlp_training.collated_sums(inputs)(ALL)),
+        (tlp, tlp_training.collated_steps(inputs)(ALL)),
         (tvm, tvm_mlp_training._collate(ROWS)(ALL)),
     ):
         assert network(*on_meta(*given)).device.type == "meta"

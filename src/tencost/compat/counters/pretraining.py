@@ -217,9 +217,9 @@ class _Learner:
         import torch
 
         from tencost.models.neural.loop import seeded
-        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork, collated
+        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork, collated_sums
 
-        self._config, self._seed, self._collated = config, seed, collated
+        self._config, self._seed, self._collated = config, seed, collated_sums
         self._pretrained = start is not None
         self._ranker = start or MlpRanker(config, spec)
         """Standardises what the network reads."""

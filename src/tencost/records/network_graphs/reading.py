@@ -280,7 +280,7 @@ def one_graph(
     )
 
 
-def joined(parts: Sequence[GraphSet]) -> GraphSet:
+def join_graph_sets(parts: Sequence[GraphSet]) -> GraphSet:
     """Return the graphs of all sets, one set after the other; there may be no set."""
     nothing = one_graph(
         "", "", 0, np.zeros(0, np.uint8), np.zeros((0, len(COLUMNS)), np.int32), np.zeros((2, 0), np.int32)

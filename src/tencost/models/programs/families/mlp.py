@@ -30,9 +30,9 @@ class MlpRanker(NetworkRanker):
     family: ClassVar[str] = "mlp"
 
     def _in_torch(self) -> InTorch:
-        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork, collated
+        from tencost.models.programs.neural.mlp_training import SegmentSumNetwork, collated_sums
 
-        return partial(SegmentSumNetwork, config=self._config), collated
+        return partial(SegmentSumNetwork, config=self._config), collated_sums
 
     def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
         del most

@@ -83,10 +83,10 @@ class TlpRanker(NetworkRanker):
         self._max_steps = int(spec.options.get("max_steps", MAX_STEPS))
 
     def _in_torch(self) -> InTorch:
-        from tencost.models.programs.neural.tlp_training import AttentionNetwork, collated
+        from tencost.models.programs.neural.tlp_training import AttentionNetwork, collated_steps
 
         network = partial(AttentionNetwork, max_steps=self._max_steps, config=self._tlp)
-        return network, collated
+        return network, collated_steps
 
     def _shapes(self, rows: int, beside: int, most: int) -> dict[str, tuple[int, ...]]:
         hidden, wide = self._tlp.hidden, 2 * self._tlp.hidden

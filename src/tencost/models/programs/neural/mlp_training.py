@@ -35,7 +35,7 @@ class SegmentSumNetwork(nn.Module):
         return scores
 
 
-def collated(inputs: NetworkInputs) -> Collate:
+def collated_sums(inputs: NetworkInputs) -> Collate:
     """Return what gives the network some programs, by their places among all."""
 
     def collate(programs: IntArray) -> tuple[Tensor, Tensor, int, Tensor | None]:

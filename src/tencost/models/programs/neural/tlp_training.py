@@ -77,7 +77,7 @@ class AttentionNetwork(nn.Module):
         return scores
 
 
-def collated(inputs: NetworkInputs) -> Collate:
+def collated_steps(inputs: NetworkInputs) -> Collate:
     """Return what gives the network some programs, by their places among all."""
 
     def collate(programs: IntArray) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -43,7 +43,7 @@ from tencost.records.network_graphs.reading import (
     GraphReject,
     ReadGraphs,
     bad_latency,
-    joined,
+    join_graph_sets,
     places,
 )
 from tencost.records.reading.protocol import About
@@ -104,7 +104,7 @@ def read(folder: Path) -> ReadGraphs:
     none = np.zeros(0, np.int64)
     return ReadGraphs(
         LabelledGraphs(
-            joined([part.graphs for part in parts]),
+            join_graph_sets([part.graphs for part in parts]),
             hardware,
             np.concatenate([np.zeros((0, len(hardware))), *(part.latency_ms for part in parts)]),
         ),

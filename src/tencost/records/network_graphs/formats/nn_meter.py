@@ -37,7 +37,7 @@ from tencost.records.network_graphs.reading import (
     GraphReject,
     ReadGraphs,
     bad_latency,
-    joined,
+    join_graph_sets,
     one_graph,
     places,
 )
@@ -92,7 +92,7 @@ def read(folder: Path) -> ReadGraphs:
             numbers.append(number)
     where = places(files, numbers, 0)
     latency_ms = np.array(latencies, dtype=np.float64).reshape(-1, len(DEVICES))
-    labelled = LabelledGraphs(joined(graphs), tuple(DEVICES.values()), latency_ms)
+    labelled = LabelledGraphs(join_graph_sets(graphs), tuple(DEVICES.values()), latency_ms)
     return ReadGraphs(labelled, where, where, tuple(rejects))
 
 
