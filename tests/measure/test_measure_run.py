@@ -14,7 +14,7 @@ import pytest
 
 from tencost.config import Config
 from tencost.errors import ConfigError, HardwareError, MeasureError, UntrustedError
-from tencost.measure import stage
+from tencost.measure import run, stage
 from tencost.measure.collection import Collection
 from tencost.measure.run import MeasuringProgress, cpu_plan, plan_measurements
 from tencost.records.databases import import_dataset
@@ -222,6 +222,23 @@ def test_a_packed_collection_is_a_dataset_that_fetch_takes(
     before = archive.read_bytes()
     stage.pack(cfg, small_root)
     assert archive.read_bytes() == before, "packing is reproducible"
+
+
+def test_a_task_is_timed_by_rule_though_the_first_run_was_interrupted_there(
+    small_root: Path, configured: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    cfg = configured("measure.pack=false", ONE)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "_time_by_rule", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stage.run(cfg, small_root)
+    stage.run(cfg, small_root)
+    times, _ = parse_rule_times(small_root / "measured" / "small")
+    assert len(times) == 2
+    assert set(measured_ids(small_root).values()) == {1}
 
 
 def test_times_by_rule_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:

@@ -167,6 +167,9 @@ def measure_blocks(
                 for program in block.programs
             ]
             with Journal(folder, block.programs[0], hardware.target) as journal:
+                # Before its programs: a task whose programs are all measured is not planned again.
+                if hardware.target["kind"] == "llvm" and not (folder / RULE_FILE).exists():
+                    _time_by_rule(pool, block.task, hardware.target, folder, Path(scratch))
                 for position, timing in pool.measure(jobs):
                     about = {"timestamp": round(time.time(), 3), "session": session.name}
                     if probe.noise is not None:
@@ -177,8 +180,6 @@ def measure_blocks(
                     on_progress(progress)
                     if time.monotonic() - probe.measured > PROBE_EVERY_S:
                         probe.measure()
-            if hardware.target["kind"] == "llvm" and not (folder / RULE_FILE).exists():
-                _time_by_rule(pool, block.task, hardware.target, folder, Path(scratch))
 
 
 def _time_by_rule(
