@@ -44,6 +44,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 SCRIPT = """
+import os
 import sys
 import tencost
 import works
@@ -51,7 +52,7 @@ from tencost.config import Config, DatasetConfig, ExecutionConfig, ExecutionKind
 from tencost.workers.parallel.mapping import in_order
 from tencost.workers.parallel.workers import open_workers
 
-settings = ExecutionConfig(kind=ExecutionKind.ray)
+settings = ExecutionConfig(kind=ExecutionKind.ray, address=os.environ.get("CLUSTER"))
 list(in_order(open_workers(works.slow, sys.argv[1], settings, 1), range(1000), works.NOTHING_LOST))
 """
 
@@ -97,17 +98,25 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def begun(home: Path, temporary: Path) -> subprocess.Popen[bytes]:
-    """Return a command whose workers have begun; its home and its temporary folder are those given."""
+def begun(home: Path, temporary: Path, address: str | None = None) -> subprocess.Popen[bytes]:
+    """Return a command whose workers have begun; its temporary folder is that given.
+
+    Args:
+        home, temporary: folders; the first one is its home where it starts its own cluster.
+        address: of a cluster that runs, opened by this process's token; None: the command starts its own.
+    """
     (home / "script.py").write_text(SCRIPT)
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(works.__file__).parent),
-        "HOME": str(home),
         "TMPDIR": str(temporary),
     }
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_TMPDIR"):
-        environment.pop(name, None)
+    if address is not None:
+        environment["CLUSTER"] = address
+    else:
+        environment["HOME"] = str(home)
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_TMPDIR"):
+            environment.pop(name, None)
     process = subprocess.Popen(
         [sys.executable, str(home / "script.py"), str(home)],
         env=environment,
@@ -207,6 +216,24 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def settings(cluster: Any) -> ExecutionConfig:
     return ExecutionConfig(kind=ExecutionKind.ray, address=cluster.address)
+
+
+def test_tasks_of_an_interrupted_command_end_on_a_cluster_that_goes_on(
+    cluster: Any, tmp_path: Path, short_folder: Path
+) -> None:
+    process = begun(tmp_path, short_folder, cluster.address)
+    try:
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) != -signal.SIGABRT, "Ray aborted the command"
+    finally:
+        if process.poll() is None:
+            process.kill()
+    notes = list(tmp_path.glob("[0-9]*-*"))
+    pids = {int(note.name.partition("-")[2]) for note in notes}
+    workers = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert alive == []
+    assert len(list(tmp_path.glob("[0-9]*-*"))) < 100, "the cluster went on with what nobody wants"
 
 
 def test_results_come_in_the_order_of_the_items(settings: ExecutionConfig) -> None:

@@ -168,9 +168,10 @@ class RayWorkers:
             raise _refused(error) from error
 
     def close(self, *, at_once: bool) -> None:
-        if at_once:
-            for handle in self._flying:
-                ray.cancel(handle, force=True)
+        """Leave the cluster, which ends the tasks that are left.
+
+        They are not cancelled first: a task that ends while Ray 2.60 cancels it makes Ray abort this process.
+        """
         self._flying.clear()
         self._running.close()
 
