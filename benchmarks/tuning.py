@@ -20,6 +20,9 @@ frozen       ... without learning from what is measured (tuner.learn=false)
 frozen-no-starts   ... and without starting points: what the registered model alone is worth; only if asked for
 no-draft     ... every candidate's features are extracted
 inverted     ... without starting points, with a model that likes what is slow; only if asked for
+knn          ... with the bundle of --knn in the registered model's place, which learns as that does; the same starting
+             points; only if asked for
+rule         the program that `tencost compile` takes where nothing is tuned, nothing searched; only if asked for
 
 What is paid once a session (the model, the workers' imports) is on nobody's clock; default schedules are on ours.
 Afterwards every program that was ever the best of its task, in whichever arm, is timed again under one evaluator, in
@@ -48,7 +51,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import tuning_table as table
-from tvm.ir import save_json
+from tvm.ir import IRModule, save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
@@ -61,6 +64,8 @@ from tencost.models.programs.bundle import Bundle
 from tencost.models.programs.bundle.calibration import LOWEST_SCORE
 from tencost.models.programs.ranker import Scores
 from tencost.networks.network import NetworkTask, load_network
+from tencost.programs.codegen import rules
+from tencost.programs.codegen.overlap import arguments_of
 from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.instructions import trace_values
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
@@ -109,12 +114,13 @@ class Variant:
 
     starts: bool = True
     tiles: bool = True
-    scores: str = "model"  # random, inverted
+    scores: str = "model"  # random, inverted, knn
     learns: bool = True
     draft: bool = True
 
 
 STOCK = ("stock", "stock-warm")
+RULE = "rule"
 VARIANTS = {
     "tencost": Variant(),
     "no-tiles": Variant(tiles=False),
@@ -125,8 +131,9 @@ VARIANTS = {
     "no-draft": Variant(draft=False),
     "frozen-no-starts": Variant(starts=False, learns=False),
     "inverted": Variant(starts=False, scores="inverted"),
+    "knn": Variant(scores="knn"),
 }
-ASKED_FOR = ("frozen-no-starts", "inverted")
+ASKED_FOR = ("frozen-no-starts", "inverted", "knn", RULE)
 
 
 @dataclass(frozen=True)
@@ -257,13 +264,47 @@ class Blind(ms.cost_model.PyCostModel):
         pass
 
 
+def by_rule(task: NetworkTask, target: dict[str, Any], file: Path) -> Job:
+    """Return the measurement of a task as the rules schedule it; its module is written to a file."""
+    module = IRModule({"main": rules.scheduled(task.mod["main"], target)})
+    file.write_text(str(save_json(module)), encoding="utf-8")
+    arguments = [arg_json(argument) for argument in arguments_of(module)]
+    return Job(file, rules.leave(module, target), arguments)
+
+
+def run_rule(tasks: Tasks, place: int, pool: WorkerPool) -> pl.DataFrame:
+    """Time a task's program by rule; one row, without a trace."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="tencost-tuning-") as folder:
+        job = by_rule(tasks.tasks[place], tasks.target, Path(folder) / "by-rule.json")
+        timing = pool.measure_one(job)
+    row = {
+        "trial": 1,
+        "seconds": time.perf_counter() - started,
+        "latency_s": median_s(timing.run_secs or []),
+        "trace": "",
+        "args": json.dumps(list(job.args)),
+    }
+    return pl.DataFrame([row], schema=table.SCHEMA)
+
+
 def run_tencost(
-    tasks: Tasks, place: int, seed: int, programs: int, model: str, pool: WorkerPool, arm: Variant
+    tasks: Tasks,
+    place: int,
+    seed: int,
+    programs: int,
+    models: tuple[str, str | None],
+    pool: WorkerPool,
+    arm: Variant,
 ) -> pl.DataFrame:
-    """Tune a task as `tencost tune` does, without a live store."""
-    chosen = load_cost_model(model, root=ROOT, frozen=not arm.learns, draft=arm.draft)
+    """Tune a task as `tencost tune` does, without a live store; with the registered model of two, or the other."""
+    registered, neighbours = models
+    chosen = load_cost_model(registered, root=ROOT, frozen=not arm.learns, draft=arm.draft)
     bundle = chosen.bundle
     book = shipped_starts(bundle.folder) if arm.starts else None
+    if arm.scores == "knn":
+        assert neighbours is not None
+        chosen = load_cost_model(neighbours, root=ROOT)
     if arm.scores == "inverted":
         chosen._inst.bundle = Inverted(bundle.folder, bundle.info, bundle.ranker)
     elif arm.scores == "random":
@@ -315,12 +356,14 @@ def run_tencost(
     return pl.DataFrame(rows, schema=table.SCHEMA)
 
 
-def runner_of(arm: str, model: str) -> Callable[..., pl.DataFrame]:
+def runner_of(arm: str, models: tuple[str, str | None]) -> Callable[..., pl.DataFrame]:
     """Return what runs an arm on (tasks, place, seed, programs, pool)."""
+    if arm == RULE:
+        return lambda *given: run_rule(given[0], given[1], given[4])
     if arm in STOCK:
         return lambda *given: run_stock(*given[:4], given[4] if arm == "stock-warm" else None)
     variant = VARIANTS[arm]
-    return lambda *given: run_tencost(*given[:4], model, given[4], variant)
+    return lambda *given: run_tencost(*given[:4], models, given[4], variant)
 
 
 def collect(given: argparse.Namespace, network: str, seed: int) -> None:
@@ -338,7 +381,7 @@ def collect(given: argparse.Namespace, network: str, seed: int) -> None:
                     continue
                 print(f"{network} seed {seed}: {task.name}, {arm}", flush=True)
                 pool.probe()  # imports are on nobody's clock
-                run = runner_of(arm, given.model)
+                run = runner_of(arm, (given.model, given.knn))
                 frame = run(tasks, place, seed, given.programs, pool).head(given.programs)
                 with whole_file(file) as new:
                     frame.write_parquet(new)
@@ -397,8 +440,12 @@ def time_again(
             module = Path(folder) / f"{place}.json"
             module.write_text(str(save_json(tasks.tasks[place].mod)), encoding="utf-8")
             for row in table.bests(run).iter_rows(named=True):
-                program = TracedProgram(module, json.loads(row["trace"]))
-                jobs.append(Job(program, tasks.target, json.loads(row["args"])))
+                if arm == RULE:
+                    file = Path(folder) / f"{place}-by-rule.json"
+                    jobs.append(by_rule(tasks.tasks[place], tasks.target, file))
+                else:
+                    program = TracedProgram(module, json.loads(row["trace"]))
+                    jobs.append(Job(program, tasks.target, json.loads(row["args"])))
                 marks.append((f"{place}-{arm}", row["trial"], row["seconds"]))
         order = np.random.default_rng(0).permutation(len(jobs))  # drift hits all arms
         timings = {int(order[at]): timing for at, timing in pool.measure([jobs[n] for n in order])}
@@ -414,7 +461,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    known = [*STOCK, *VARIANTS]
+    known = [*STOCK, *VARIANTS, RULE]
     parser.add_argument("--networks", nargs="+", default=[*ODD, "bert_tiny"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument(
@@ -424,9 +471,14 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=192, help="of a task, in every arm")
     parser.add_argument("--hardware", default="epyc-avx512-1c")
     parser.add_argument("--model", default="models:/tencost-epyc-avx512-1c@champion")
+    parser.add_argument(
+        "--knn", help="folder of a bundle of the family knn, for the arm of that name"
+    )
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "tasks")
     parser.add_argument("--report", action="store_true", help="print the tables from what is there")
     given = parser.parse_args()
+    if "knn" in given.arms and given.knn is None and not given.report:
+        parser.error("--arms knn needs --knn: data/models/<dataset>/<hardware>/knn-per_store_tiles")
     if not given.report:
         os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
         register_cpu_intrinsics()

@@ -26,7 +26,7 @@ SCHEMA = {
     "trace": pl.String,
     "args": pl.String,
 }
-STOCK, WARM, OURS = "stock", "stock-warm", "tencost"
+STOCK, WARM, OURS, RULE = "stock", "stock-warm", "tencost", "rule"
 ORDER = (
     STOCK,
     WARM,
@@ -39,6 +39,8 @@ ORDER = (
     "frozen-no-starts",
     "no-draft",
     "inverted",
+    "knn",
+    "rule",
 )
 COLORS = {
     **{STOCK: "black", WARM: "tab:gray", OURS: "tab:red", "no-starts": "tab:blue"},
@@ -50,10 +52,14 @@ COLORS = {
         "inverted": "tab:olive",
         "no-tiles": "tab:orange",
         "random-no-starts": "tab:cyan",
+        "knn": "gold",
+        "rule": "silver",
     },
 }
 NEAR = 1.01
 """A goal that is missed by 1 % counts as reached in the columns that say so."""
+SECONDS = (5.0, 10.0, 20.0, 40.0)
+"""Where arms are compared at equal seconds of a task with its program by rule."""
 CLOSE = 1.02
 """Where what a model alone is worth counts a task's best as found."""
 SHARES = (
@@ -179,7 +185,7 @@ def report(folder: Path) -> str:
     """Return the tables, and draw the curves beside the results."""
     found = [read_run(one) for one in sorted(folder.glob("*")) if one.is_dir()]
     runs = [run for run in found if run is not None]
-    alone = until_best(runs)
+    alone = [*until_best(runs), *over_rule(runs)]
     whole = [run for run in runs if not run.lacks]
     lines = [f"no ratios of {run.name}: {'; '.join(run.lacks)}" for run in runs if run.lacks]
     if not whole:
@@ -266,6 +272,40 @@ def until_best(runs: Sequence[Run]) -> list[str]:
         {"run": "geometric mean", "times fewer": mean([row["times fewer"] for row in rows])}
     )
     title = "programs until within 2 % of the best that either found (us), and where they end; no starting points"
+    return [f"{title}\n{grid(rows)}"]
+
+
+def over_rule(runs: Sequence[Run]) -> list[str]:
+    """Return where each arm is after so many programs and seconds, over the program by rule of the same task.
+
+    Over the tasks whose program by rule runs. What is deployed is the faster one of both: the last columns.
+    """
+    places = [
+        (run, place, ruled)
+        for run in runs
+        for place, ruled in enumerate(run.arms.get(RULE, ()))
+        if ruled is not None and ruled.bests
+    ]
+    if not places:
+        return []
+    ends = sorted({1.0, 5.0, *(float(run.settings["programs"]) for run, _, _ in places)})
+    rows = []
+    for arm in [arm for arm in ORDER if arm != RULE]:
+        tasks = [(run.arms[arm][place], ruled) for run, place, ruled in places if arm in run.arms]
+        both = [(task, ruled) for task, ruled in tasks if task is not None and task.bests]
+        if not both:
+            continue
+        row: dict[str, Any] = {"arm": arm, "tasks": len(both)}
+        for column, limits, word in ((0, ends, "programs"), (1, SECONDS, "s")):
+            for limit in limits:
+                values = [best_until(task, column, limit) / ruled.latency_s for task, ruled in both]
+                known = [value for value in values if np.isfinite(value)]
+                row[f"{limit:g} {word}"] = mean(known) if len(known) == len(both) else "-"
+        last = [task.latency_s / ruled.latency_s for task, ruled in both]
+        row["deployed"] = mean([min(value, 1.0) for value in last])
+        row["worst"], row["below .95"] = max(last), sum(value < 0.95 for value in last)
+        rows.append(row)
+    title = f"over the program by rule, geometric mean of {len(places)} tasks; -: a task has no program yet"
     return [f"{title}\n{grid(rows)}"]
 
 

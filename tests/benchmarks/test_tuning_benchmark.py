@@ -91,3 +91,19 @@ def test_what_the_model_alone_is_worth(table: ModuleType, tmp_path: Path) -> Non
     # Task 0: 2 programs against 32; task 1: the model never gets there in its 64, chance did at once.
     assert [row[3:6] for row in rows] == [["2", "32", "16.000"], ["64", "1", "0.016"]]
     assert "geometric mean" in said
+
+
+def test_arms_over_the_program_by_rule(table: ModuleType, tmp_path: Path) -> None:
+    rule: list[list[Point]] = [[(1, 1, 1e-3)], [(1, 1, 4e-3)]]
+    write(table, tmp_path / "net-0", {"tencost": OURS, "random": STOCK, "rule": rule})
+    (text,) = table.over_rule([table.read_run(tmp_path / "net-0")])
+    title, names, *rows = text.splitlines()
+    assert title.startswith("over the program by rule, geometric mean of 2 tasks")
+    found = {
+        row.split()[0]: dict(zip(names.replace(" programs", "_programs").replace(" s ", "_s ").split()[1:], row.split()[1:], strict=False))
+        for row in rows
+    }  # fmt: skip
+    assert found["tencost"]["1_programs"] == "-", "neither task has a program after one"
+    assert float(found["tencost"]["5_s"]) == pytest.approx((1.005 * 0.75) ** 0.5, abs=1e-3)
+    assert float(found["tencost"]["64_programs"]) == pytest.approx((0.9 * 0.75) ** 0.5, abs=1e-3)
+    assert float(found["random"]["64_programs"]) == pytest.approx((1.0 * 0.5) ** 0.5, abs=1e-3)
