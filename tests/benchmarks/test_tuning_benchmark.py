@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -99,11 +100,9 @@ def test_arms_over_the_program_by_rule(table: ModuleType, tmp_path: Path) -> Non
     (text,) = table.over_rule([table.read_run(tmp_path / "net-0")])
     title, names, *rows = text.splitlines()
     assert title.startswith("over the program by rule, geometric mean of 2 tasks")
-    found = {
-        row.split()[0]: dict(zip(names.replace(" programs", "_programs").replace(" s ", "_s ").split()[1:], row.split()[1:], strict=False))
-        for row in rows
-    }  # fmt: skip
-    assert found["tencost"]["1_programs"] == "-", "neither task has a program after one"
-    assert float(found["tencost"]["5_s"]) == pytest.approx((1.005 * 0.75) ** 0.5, abs=1e-3)
-    assert float(found["tencost"]["64_programs"]) == pytest.approx((0.9 * 0.75) ** 0.5, abs=1e-3)
-    assert float(found["random"]["64_programs"]) == pytest.approx((1.0 * 0.5) ** 0.5, abs=1e-3)
+    columns = re.split(r" {2,}", names.strip())
+    found = {row.split()[0]: dict(zip(columns, row.split(), strict=True)) for row in rows}
+    assert found["tencost"]["1 programs"] == "-", "neither task has a program after one"
+    assert float(found["tencost"]["5 s"]) == pytest.approx((1.005 * 0.75) ** 0.5, abs=1e-3)
+    assert float(found["tencost"]["64 programs"]) == pytest.approx((0.9 * 0.75) ** 0.5, abs=1e-3)
+    assert float(found["random"]["64 programs"]) == pytest.approx((1.0 * 0.5) ** 0.5, abs=1e-3)
