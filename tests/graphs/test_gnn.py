@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 from chains import DEVICES, TRAIN, VALID, settings, silent
-from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GPSConv
 
 from tencost.config.composition import compose
@@ -27,7 +26,7 @@ from tencost.models.networks.gnn.embedding import (
     StableEdgeEmbedding,
     WordEmbedding,
 )
-from tencost.models.networks.gnn.graph_data import Batches, GraphDataset, distinct_rows
+from tencost.models.networks.gnn.graph_data import Batches, distinct_rows
 from tencost.models.networks.gnn.networks import GpsLayer, GraphNetwork, similar
 from tencost.models.networks.gnn.training import encoder_of, graph_batches
 from tencost.networks.graph.graph_set import GraphSet, LabelledGraphs
@@ -221,20 +220,6 @@ def test_distinct_rows_give_back_all_nodes() -> None:
     rows, which = distinct_rows(TRAIN.graphs)
     assert (rows[which][:, 1:] == TRAIN.graphs.columns).all()
     assert len(rows) == len(np.unique(rows, axis=0)) < len(which)
-
-
-def test_the_dataset_is_one_of_pygs() -> None:
-    dataset = GraphDataset(VALID)
-    assert len(dataset) == 30
-    graph = dataset[4]
-    expected = VALID.graphs.take([4])
-    assert (graph.x.numpy()[:, 1:] == expected.columns).all()
-    assert (graph.edge_index.numpy() == expected.edges).all()
-    assert graph.y.numpy() == pytest.approx(VALID.latency_ms[4:5], rel=1e-6, nan_ok=True)
-    assert (graph.family, graph.name) == ("chains", "chain 4")
-    batch = next(iter(DataLoader(dataset[10:14], batch_size=4)))
-    assert (batch.edge_index.numpy() == VALID.graphs.take(range(10, 14)).global_edges).all()
-    assert batch.y.shape == (4, 2)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tencost.config.profiles import (
     ProfileFeaturesConfig,
 )
 from tencost.errors import ConfigError, ProfileError
-from tencost.features.counters import FILE, FittedCounters, append_counters, fit_counters
+from tencost.features.counters import append_counters, fit_counters
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.records.counters.counter_groups import tells_time
@@ -177,28 +177,6 @@ def test_each_workload_by_its_own_scale() -> None:
     np.testing.assert_allclose(fitted.transform(asked), [[0.5], [0.5]])
     with pytest.raises(ProfileError, match="found one of other"):
         fitted.transform(profiles_of({"a": [1.0]}, "other"))
-
-
-@pytest.mark.parametrize("fitted_on", FittedOn)
-def test_what_was_fitted_is_kept_with_the_model(tmp_path: Path, fitted_on: FittedOn) -> None:
-    profiles = wide_profiles()
-    fitted = fit_counters(ProfileFeaturesConfig(fitted_on=fitted_on), profiles)
-    fitted.save(tmp_path)
-    loaded = FittedCounters.load(tmp_path)
-    assert loaded == fitted
-    np.testing.assert_array_equal(loaded.transform(profiles), fitted.transform(profiles))
-
-
-@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"name": 1}', '{"columns": [{"metric": 3}]}'])
-def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
-    (tmp_path / FILE).write_text(damage)
-    with pytest.raises(ProfileError, match=FILE):
-        FittedCounters.load(tmp_path)
-    fit_counters(ProfileFeaturesConfig(), wide_profiles()).save(tmp_path)
-    whole = (tmp_path / FILE).read_bytes()
-    (tmp_path / FILE).write_bytes(whole.replace(b'"bounds"', b'"bound"'))
-    with pytest.raises(ProfileError, match=FILE):
-        FittedCounters.load(tmp_path)
 
 
 def test_missing_metrics_are_named() -> None:

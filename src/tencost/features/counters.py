@@ -10,12 +10,9 @@ Legend: P programs, C columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from tencost.config.profiles import (
@@ -32,7 +29,6 @@ from tencost.features.rows.summary import summarize_programs, summary_names
 from tencost.records.counters.counter_groups import group_columns, tells_time
 from tencost.records.counters.table import Profiles
 
-FILE = "profile_features.json"
 DEVICE_PREFIX = "device__attribute_"
 
 Floats = NDArray[np.float64]
@@ -87,51 +83,6 @@ class FittedCounters:
             rows = profiles.workload == workload
             out[rows] = _normalized(raw[rows], self.columns, self.bounds[workload])
         return out
-
-    def save(self, folder: Path) -> None:
-        """Write what was fitted into an existing folder, beside the model that reads the columns."""
-        columns = [asdict(column) for column in self.columns]
-        values = {
-            "name": self.name,
-            "fitted_on": self.fitted_on,
-            "columns": columns,
-            "bounds": self.bounds,
-        }
-        (folder / FILE).write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
-
-    @classmethod
-    def load(cls, folder: Path) -> FittedCounters:
-        """Read what `save` wrote.
-
-        Raises:
-            ProfileError: there is none, or it is damaged.
-        """
-        path = folder / FILE
-        try:
-            return cls._from_dict(orjson.loads(path.read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ProfileError(
-                f"{path}: expected the columns that a model reads, found something else ({error}). Train it again."
-            ) from error
-
-    @classmethod
-    def _from_dict(cls, values: Any) -> FittedCounters:
-        columns = tuple(
-            CounterConfig(
-                metric=str(column["metric"]),
-                how=Preprocessing(column["how"]),
-                by=str(column["by"]),
-                others=[str(name) for name in column["others"]],
-            )
-            for column in values["columns"]
-        )
-        bounds = {
-            str(workload): tuple((float(low), float(high)) for low, high in pairs)
-            for workload, pairs in values["bounds"].items()
-        }
-        if any(len(pairs) != len(columns) for pairs in bounds.values()):
-            raise ValueError(f"bounds of other than {len(columns)} columns")
-        return cls(str(values["name"]), columns, FittedOn(values["fitted_on"]), bounds)
 
 
 def fit_counters(config: ProfileFeaturesConfig, training: Profiles) -> FittedCounters:

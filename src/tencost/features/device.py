@@ -26,7 +26,6 @@ Attributes = Mapping[str, float]
 """Name of an attribute -> its value on one hardware."""
 
 _REGISTERS = "device_log2_registers"
-_LANE_BITS = 32
 
 
 def attributes(hardware: HardwareConfig) -> dict[str, float]:

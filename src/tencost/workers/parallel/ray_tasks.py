@@ -167,7 +167,7 @@ class RayWorkers:
         except exceptions.RayError as error:
             raise _refused(error) from error
 
-    def close(self, *, at_once: bool) -> None:
+    def close(self, *, at_once: bool) -> None:  # noqa: ARG002 - the protocol of workers
         """Leave the cluster, which ends the tasks that are left.
 
         They are not cancelled first: a task that ends while Ray 2.60 cancels it makes Ray abort this process.

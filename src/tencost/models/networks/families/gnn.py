@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CONVOLUTIONS = ("gcn", "gin", "gat", "gps", "performer", "magnet", "digcn", "dgcn")
 DIRECTIONS = ("undirected", "directed", "bidirectional")
+"""How convolutions read the edges: both ways at once, forwards only, or by two convolutions whose mean counts."""
 WITH_EDGES = ("gin", "gat", "gps", "performer")
 """Convolutions that read encodings of edges."""
 WITH_HEADS = ("gat", "gps", "performer")

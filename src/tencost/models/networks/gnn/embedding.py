@@ -10,9 +10,6 @@ from torch import Tensor, nn
 
 from tencost.networks.graph.operators import COLUMNS, OPERATORS
 
-SHAPES = ("embedding", "numbers")
-"""How a node's numbers are read: each value a word of its own, as CG has it, or their logarithms."""
-
 _BATCH, _SIZE, _KERNEL, _STRIDE = 1024, 8192, 256, 32
 """Words a column has, by what it means: AlexNet's and VGG's 6,963 channels fit; what is larger is one word."""
 

@@ -19,12 +19,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
-from torch_geometric.data import Data, InMemoryDataset
 
 from tencost.features.graph.encodings import Encoder, StableEdges
 from tencost.features.graph.topology import topologies
 from tencost.models.networks.gnn.propagation import Propagation
-from tencost.networks.graph.graph_set import GraphSet, Indices, LabelledGraphs
+from tencost.networks.graph.graph_set import GraphSet, Indices
 
 
 @dataclass(frozen=True)
@@ -170,34 +169,6 @@ def block_diagonal(blocks: Sequence[csr_array]) -> Tensor:
             size=(int(sizes.sum()), int(sizes.sum())),
             check_invariants=False,
         )
-
-
-class GraphDataset(InMemoryDataset):
-    """Labelled graphs for torch-geometric's transforms, loaders and convolutions.
-
-    A graph is a `Data` with x, int32 [n, 17] (operator, then columns); edge_index, int64 [2, e]; y, float32 [1, D],
-    milliseconds, NaN where nobody measured; graph_id, family and name.
-    """
-
-    def __init__(self, labelled: LabelledGraphs, transform: Any = None) -> None:
-        self.hardware = labelled.hardware
-        super().__init__(None, transform)
-        graphs = labelled.graphs
-        x = np.concatenate([graphs.operator[:, None].astype(np.int32), graphs.columns], axis=1)
-        each = torch.arange(len(graphs) + 1)
-        self.data = Data(
-            x=torch.from_numpy(x),
-            edge_index=torch.from_numpy(graphs.edges.astype(np.int64)),
-            y=torch.from_numpy(labelled.latency_ms.astype(np.float32)),
-            graph_id=graphs.graph_id.tolist(),
-            family=graphs.family.tolist(),
-            name=graphs.name.tolist(),
-        )
-        self.slices = {
-            "x": torch.from_numpy(graphs.node_start),
-            "edge_index": torch.from_numpy(graphs.edge_start),
-            **dict.fromkeys(("y", "graph_id", "family", "name"), each),
-        }
 
 
 def _stable(edges: StableEdges) -> tuple[Tensor, Tensor]:

@@ -16,9 +16,6 @@ from scipy.sparse.linalg import spsolve
 from tencost.features.graph.encodings import hermitian_adjacency, undirected
 from tencost.features.graph.topology import Topology
 
-DIRECTIONS = ("undirected", "directed", "bidirectional")
-"""How convolutions read the edges: both ways at once, forwards only, or by two convolutions whose mean counts."""
-
 Propagation = Callable[[Topology], list[csr_array]]
 """Topology -> matrices [n, n]."""
 
