@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from matmuls import make_matmul
+from matmuls import make_masked_matmul, make_matmul
 from tencost.config import Config, MeasureConfig
 from tencost.measure import stage
 from tencost.measure.collection import Collection
@@ -239,3 +239,22 @@ def test_a_search_that_nothing_ranks_for_is_no_larger_than_it_has_to_be() -> Non
     assert population(settings, 21, steered=False) == 42
     assert population(settings, 0, steered=False) == 1
     assert population(settings, 300, steered=False) == 256
+
+
+def test_a_task_that_tvm_refuses_is_named_and_the_others_have_programs(
+    tmp_path: Path, configured: Callable[..., Config], capfd: pytest.CaptureFixture[str]
+) -> None:
+    from tvm.ir import save_json
+
+    collection = Collection(tmp_path / "measured" / "small")
+    entries: list[dict[str, Any]] = []
+    for name, module in (("masked", make_masked_matmul(16)), ("plain", make_matmul(16))):
+        text = str(save_json(module))
+        entry = {"task_name": name, "weight": 1, "flop": 1e6}
+        entries.append({**entry, "workload_id": workload_id(text), "mod": text})
+    collection.add_network("net", "{}", entries)
+    stage.programs(configured("measure.programs=4"), tmp_path)
+    told = " ".join(capfd.readouterr().err.split())
+    assert "1 tasks have no program, TVM's rules refuse them for local: masked of net (" in told
+    made = {task.task_name: len(collection.programs(task)) for task in collection.tasks(0.0)}
+    assert made == {"masked": 0, "plain": 4}

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from tvm.s_tir.schedule import ScheduleError
 
 from tencost.config import Config, ExecutionKind, HardwareConfig, MeasureConfig
 from tencost.errors import MeasureError
 from tencost.measure.collection import UNKNOWN_ORIGIN, CollectedTask, Collection, ProgramOrigin
 from tencost.measure.programs import ProgramSpace, task_seed
 from tencost.measure.steering import Steering, steering
+from tencost.programs.trace.replay import error_line
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
 
@@ -32,11 +34,13 @@ class Drawn:
         shash: TVM's hash of the workload.
         lines: of MetaSchedule's database, one a new program.
         origin: how all its programs were made, those that it had before included.
+        refused: why the task has no program at all; empty where it has some.
     """
 
     shash: str
     lines: tuple[str, ...]
     origin: ProgramOrigin
+    refused: str = ""
 
 
 def drawn(
@@ -52,7 +56,7 @@ def drawn(
     Raises:
         RegistryError: the registered model cannot be found.
         BundleError: it does not fit.
-        MeasureError: a task has no program at all, or its workers died again and again.
+        MeasureError: a task's workers died again and again.
     """
     guide = steering(cfg, hardware, collection, root, console)
     if cfg.execution.kind is ExecutionKind.local:
@@ -94,24 +98,23 @@ def draw_programs(
     task: CollectedTask,
     guide: Steering,
 ) -> Drawn:
-    """Draw new programs of a task.
-
-    Raises:
-        MeasureError: it has no program at all.
-    """
+    """Draw new programs of a task; none, and why, where TVM's rules refuse it."""
     settings = cfg.measure
     before = collection.origin(task) or ProgramOrigin(settings.seed, False, ())
     present = collection.programs(task)
     counts = _missing_by_kind(settings, before)
-    space = ProgramSpace(
-        task.mod_json,
-        hardware.target,
-        task_seed(settings.seed, task.workload_id, len(before.origins)),
-        population=population(settings, counts["evolved"], steered=guide.model is not None),
-        generations=settings.generations,
-        model=guide.model,
-        steered_by=guide.name,
-    )
+    try:
+        space = ProgramSpace(
+            task.mod_json,
+            hardware.target,
+            task_seed(settings.seed, task.workload_id, len(before.origins)),
+            population=population(settings, counts["evolved"], steered=guide.model is not None),
+            generations=settings.generations,
+            model=guide.model,
+            steered_by=guide.name,
+        )
+    except ScheduleError as error:
+        return Drawn("", (), before, refused=error_line(error))
     keys = space.keys(present)
     near = space.near(counts["near"], keys, guide.refitter)
     random = space.random(counts["random"] + counts["near"] - len(near.schedules), keys)
@@ -120,10 +123,7 @@ def draw_programs(
         samples.append(space.evolved(counts["evolved"], keys))
     schedules = [schedule for sample in samples for schedule in sample.schedules]
     if not schedules and not present:
-        raise MeasureError(
-            f"task {task.task_name} of {', '.join(task.networks)} has no program at all for target "
-            f"{hardware.target}: MetaSchedule's rules refuse it. Leave it out: measure.min_mflop=..."
-        )
+        return Drawn("", (), before, refused="no sample of its design space is a program")
     shash, lines = space.lines(schedules)
     origins = (origin for sample in samples for origin in sample.origins)
     origin = ProgramOrigin(before.seed, random.exhausted, (*before.origins, *origins))

@@ -119,7 +119,7 @@ def programs(cfg: Config, root: Path) -> Path:
     ):
         tasks = collection.tasks(settings.min_mflop)
         todo = [task for task in tasks if needs_programs(settings, collection.origin(task))]
-        num_new, exhausted, started = 0, [], time.monotonic()
+        num_new, exhausted, refused, started = 0, [], [], time.monotonic()
 
         def state(task: CollectedTask) -> str:
             return f"{num_new / max(time.monotonic() - started, 1e-9):.0f} programs/s | {task.task_name[:32]}"
@@ -129,6 +129,12 @@ def programs(cfg: Config, root: Path) -> Path:
             bars.update(bar, completed=len(tasks) - len(todo))
             new_programs = drawn(cfg, hardware, collection, todo, root, console)
             for task, new in zip(todo, new_programs, strict=True):
+                if new.refused:
+                    refused.append(
+                        f"{task.task_name} of {', '.join(task.networks)} ({new.refused})"
+                    )
+                    bars.update(bar, advance=1, state=state(task))
+                    continue
                 lines = [*collection.program_lines(task), *new.lines]
                 collection.write_programs(task, new.shash, lines, new.origin)
                 num_new += len(new.lines)
@@ -143,6 +149,11 @@ def programs(cfg: Config, root: Path) -> Path:
             f"{num_new / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run "
             "hardware=..."
         )
+        if refused:
+            console.print(
+                f"{len(refused)} tasks have no program, TVM's rules refuse them for {hardware.name}: "
+                f"{'; '.join(refused[:8])}{'; ...' if len(refused) > 8 else ''}"
+            )
         if exhausted:
             console.print(
                 f"{len(exhausted)} tasks have fewer, their design space is used up: {', '.join(exhausted[:8])}"
