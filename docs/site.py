@@ -26,6 +26,7 @@ ELSEWHERE = {
     "benchmarks/README.md": "explanation/benchmarks.md",
     "benchmarks/judged_mutants.md": "explanation/judged-mutants.md",
     "datasets/tencost-epyc.md": "reference/tencost-epyc.md",
+    "datasets/tencost-zen5.md": "reference/tencost-zen5.md",
     "datasets/tencost-epyc-graphs.md": "reference/tencost-epyc-graphs.md",
 }
 """Path in the repository -> path on the site."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,15 +26,26 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = yaml.safe_load((ROOT / "params.yaml").read_text())
 NAME = PARAMS["dataset"]
+BEFORE = "tencost-epyc"
+"""The default dataset of earlier releases: other layouts than networks are compiled in, of two code generators."""
 WHOLE = "tencost-epyc-all"
-"""The default dataset and what was measured since."""
+"""That one and what was measured since."""
 EVERY_CPU = "tencost-cpu"
 XEON = "tencost-xeon"
 """It was measured before there were cards of this form."""
 SMALLEST = "tencost-zen4-3"
 """The smallest archive of the other machine. Reading all of its archives takes a minute for files that never change."""
-HELD_OUT = ("bert_tiny", "resnet_50", "gpt2", "efficientnet_b0")
-"""The standing test networks."""
+HELD_OUT = (
+    *(
+        "bert_tiny",
+        "gpt2",
+        "efficientnet_b0",
+        "efficientnet_b0-nhwc",
+        "resnet_50",
+        "resnet_50-nhwc",
+    ),
+)
+"""The standing test networks, with channels last where they are compiled so."""
 
 
 def description_of(name: str) -> dict[str, Any]:
@@ -42,7 +56,9 @@ def description_of(name: str) -> dict[str, Any]:
 
 def every_part() -> dict[str, str]:
     """The sha256 of every archive with a card."""
-    parts = description_of(WHOLE)["parts"] | description_of(EVERY_CPU)["parts"]
+    parts = {}
+    for name in (NAME, WHOLE, EVERY_CPU):
+        parts |= description_of(name)["parts"]
     return {part: sha256 for part, sha256 in parts.items() if part != XEON}
 
 
@@ -60,7 +76,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The folders of the archives that are read, each under its archive's name."""
     described = description_of(WHOLE)
     raw = tmp_path_factory.mktemp("raw")
-    names = [*described["parts"], SMALLEST]
+    names = [*description_of(NAME)["parts"], *described["parts"], SMALLEST]
     for part in names:
         unpack(ROOT / described["source"] / f"{part}.tar.zst", raw / part)
     return [raw / part for part in names]
@@ -97,9 +113,9 @@ def test_the_cards_count_what_is_there(parts: list[Path], imported: Import) -> N
     for folder in parts:
         card = (ROOT / "datasets" / f"{folder.name}.md").read_text()
         assert _told(r for r in imported.records if r.source.dataset == folder.name) in card
-    for name in (NAME, WHOLE):
+    assert description_of(BEFORE)["parts"].items() <= description_of(WHOLE)["parts"].items()
+    for name in (NAME, BEFORE, WHOLE):
         described = description_of(name)
-        assert described["parts"].items() <= description_of(WHOLE)["parts"].items()
         own = [r for r in imported.records if r.source.dataset in described["parts"]]
         once = {record.record_id: record for record in own}
         assert described["description"].startswith(_told(once.values()))
@@ -147,11 +163,23 @@ def test_the_cards_count_the_records_of_each_code_generator(
         assert all(record.generator != UNKNOWN for record in own)
 
 
-def test_no_record_is_of_two_code_generators(imported: Import) -> None:
-    default = description_of(NAME)["parts"]
-    own = [record for record in imported.records if record.source.dataset in default]
+@pytest.mark.parametrize(("name", "ages"), [(NAME, {1}), (BEFORE, {0, 1})])
+def test_no_record_is_of_two_code_generators(imported: Import, name: str, ages: set[int]) -> None:
+    parts = description_of(name)["parts"]
+    own = [record for record in imported.records if record.source.dataset in parts]
     of_program: dict[str, set[str]] = {}
     for record in own:
         of_program.setdefault(record.record_id, set()).add(record.generator)
     assert max(map(len, of_program.values())) == 1
-    assert Counter(age(record.generator)[1] for record in own).keys() == {0, 1}
+    assert Counter(age(record.generator)[1] for record in own).keys() == ages
+
+
+def test_the_default_has_convolutions_as_they_are_compiled(parts: list[Path]) -> None:
+    layouts: Counter[str] = Counter()
+    for folder in (part for part in parts if part.name in description_of(NAME)["parts"]):
+        for file in folder.glob("measure_records/*/*/database_workload.json"):
+            for line in file.read_text().splitlines():
+                module = base64.b64decode(json.loads(line)[1])
+                layouts.update(re.findall(r"conv2d_n\w+", module.decode(errors="replace")))
+    assert layouts["conv2d_nhwc"] > 50
+    assert layouts["conv2d_nchw"] == 0, "their channels are last"

@@ -94,7 +94,7 @@ _EXPORT = Group(
             "Write the fastest schedules of a hardware as a MetaSchedule database.\n\nA network is compiled with it "
             "with no tuning at all.",
             examples=(
-                "tencost records export metaschedule best/ --hardware epyc-avx512-1c --build tencost-epyc",
+                "tencost records export metaschedule best/ --hardware epyc-avx512-1c --build tencost-zen5",
                 "tencost records export metaschedule best/ --hardware v100 --n 3 --overwrite",
             ),
             params=(
@@ -147,7 +147,7 @@ for _kind, _file, _help, _options in (
             examples=(
                 f"{_line} --hardware v100",
                 *([f"{_line} --layout columns"] if _kind == "rfc4304" else []),
-                *([f"{_line} --build tencost-epyc"] if _kind == "table" else []),
+                *([f"{_line} --build tencost-zen5"] if _kind == "table" else []),
             ),
             params=(
                 click.Argument(["place"], type=PathType(_file)),
@@ -245,7 +245,7 @@ _QUERY = Group(
             _workload("Of one workload only"),
             examples=(
                 "tencost records query stats",
-                "tencost records query stats --by hardware,status --build tencost-epyc",
+                "tencost records query stats --by hardware,status --build tencost-zen5",
             ),
         ),
         _question(
@@ -401,7 +401,7 @@ RECORDS = StageGroup(
         "tencost.records.stage",
         "Read the logs of a raw dataset into its record store.",
         uses="dataset paths.raw paths.records",
-        examples=("tencost records dataset=tencost-epyc",),
+        examples=("tencost records dataset=tencost-xeon",),
     ),
     "Read a raw dataset's logs into its record store; ask the live one.\n\nWith a command below: the live store.",
     examples=(

@@ -211,7 +211,7 @@ class _OfModel(StageCommand):
         return super().parse_args(ctx, words)
 
 
-_BUNDLE = "model=data/models/tencost-epyc/epyc-avx512-1c/xgb-per_store_tiles hardware=epyc-sse42-1c"
+_BUNDLE = "model=data/models/tencost-zen5/epyc-avx512-1c/xgb-per_store_tiles hardware=epyc-avx2-1c"
 ADAPT = StageGroup(
     _OfModel(
         "adapt",
@@ -353,6 +353,6 @@ REPORT = StageCommand(
     ),
     examples=(
         "tencost report",
-        "tencost report dataset=tencost-epyc --tuned tuned/bert_tiny-epyc-avx512-1c --to epyc.html",
+        "tencost report dataset=tencost-zen5 --tuned tuned/bert_tiny-epyc-avx512-1c --to epyc.html",
     ),
 )
