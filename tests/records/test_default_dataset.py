@@ -56,7 +56,7 @@ def description_of(name: str) -> dict[str, Any]:
 
 def every_part() -> dict[str, str]:
     """The sha256 of every archive with a card."""
-    parts = {}
+    parts: dict[str, str] = {}
     for name in (NAME, WHOLE, EVERY_CPU):
         parts |= description_of(name)["parts"]
     return {part: sha256 for part, sha256 in parts.items() if part != XEON}
