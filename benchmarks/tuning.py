@@ -478,7 +478,9 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="print the tables from what is there")
     given = parser.parse_args()
     if "knn" in given.arms and given.knn is None and not given.report:
-        parser.error("--arms knn needs --knn: data/models/<dataset>/<hardware>/knn-per_store_tiles")
+        parser.error(
+            "--arms knn needs --knn: data/models/<dataset>/<hardware>/knn-per_store_tiles/seed0"
+        )
     if not given.report:
         os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
         register_cpu_intrinsics()

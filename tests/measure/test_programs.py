@@ -10,6 +10,7 @@ import pytest
 
 from matmuls import make_masked_matmul, make_matmul
 from tencost.config import Config, MeasureConfig
+from tencost.errors import MeasureError
 from tencost.measure import stage
 from tencost.measure.collection import Collection
 from tencost.measure.drawing import population
@@ -258,3 +259,16 @@ def test_a_task_that_tvm_refuses_is_named_and_the_others_have_programs(
     assert "1 tasks have no program, TVM's rules refuse them for local: masked of net (" in told
     made = {task.task_name: len(collection.programs(task)) for task in collection.tasks(0.0)}
     assert made == {"masked": 0, "plain": 4}
+
+
+def test_a_collection_that_tvm_refuses_altogether_is_an_error(
+    tmp_path: Path, configured: Callable[..., Config]
+) -> None:
+    from tvm.ir import save_json
+
+    text = str(save_json(make_masked_matmul(16)))
+    entry = {"task_name": "masked", "weight": 1, "flop": 1e6, "mod": text}
+    collection = Collection(tmp_path / "measured" / "small")
+    collection.add_network("net", "{}", [{**entry, "workload_id": workload_id(text)}])
+    with pytest.raises(MeasureError, match=r"1 tasks have no program.*masked of net"):
+        stage.programs(configured("measure.programs=4"), tmp_path)

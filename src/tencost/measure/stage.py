@@ -20,6 +20,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tencost.config import Config, HardwareConfig, NetworkConfig, RunnerKind
+from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
 
@@ -105,7 +106,7 @@ def programs(cfg: Config, root: Path) -> Path:
     Tasks that have enough are left as they are; others get more. A killed run loses the task that it was at.
 
     Raises:
-        MeasureError: there are no networks, or the disk is full.
+        MeasureError: there are no networks, no task has a program, or the disk is full.
     """
     from tencost.measure.drawing import drawn, needs_programs
 
@@ -144,16 +145,19 @@ def programs(cfg: Config, root: Path) -> Path:
             bars.update(bar, completed=len(tasks), state="")
         collection.write_index()
         total = sum(len(collection.programs(task)) for task in tasks)
+        told = (
+            f"{len(refused)} tasks have no program, TVM's rules refuse them for {hardware.name}: "
+            f"{'; '.join(refused[:8])}{'; ...' if len(refused) > 8 else ''}"
+        )
+        if refused and not total:
+            raise MeasureError(f"{told}. Add networks with others: tencost measure networks")
         console.print(
             f"{num_new} new programs, {total} in all for {len(tasks)} tasks, "
             f"{num_new / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run "
             "hardware=..."
         )
         if refused:
-            console.print(
-                f"{len(refused)} tasks have no program, TVM's rules refuse them for {hardware.name}: "
-                f"{'; '.join(refused[:8])}{'; ...' if len(refused) > 8 else ''}"
-            )
+            console.print(told)
         if exhausted:
             console.print(
                 f"{len(exhausted)} tasks have fewer, their design space is used up: {', '.join(exhausted[:8])}"
