@@ -145,6 +145,27 @@ def test_a_length_that_cannot_be_padded_is_run_as_it_is(
         fast(x[:, :20])
 
 
+def test_outputs_that_say_nothing_are_no_reason_to_pad(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mean over the batch decides, which zeros change; of inputs drawn around zero it never does."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[0]),
+        helper.make_node("Greater", ["m", "one"], ["g"]),
+        helper.make_node("Where", ["g", "x", "zero"], ["y"]),
+    ]
+    path = write(
+        folder / "threshold.onnx", nodes, {"x": ["N", 4]}, ["N", 4],
+        one=np.ones(1, np.float32), zero=np.zeros(1, np.float32),
+    )  # fmt: skip
+    fast = tencost.compile(path, overrides=["network.buckets=[4,32]"])
+    assert "cannot be padded (output y is all zeros" in " ".join(capsys.readouterr().err.split())
+    x = np.full((4, 4), 1.5, np.float32)
+    np.testing.assert_array_equal(fast(x), reference(path, x=x))
+    with pytest.raises(ValueError, match=r"one of \(4, 32\), found 3"):
+        fast(x[:3])
+
+
 def test_a_mask_lets_a_length_be_padded(folder: Path) -> None:
     nodes = [
         helper.make_node("Mul", ["x", "mask"], ["m"]),

@@ -7,10 +7,13 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from torch import nn
 import tencost
 from tencost.errors import ConfigError, HardwareError, TuneError, UntrustedError
 from tencost.tune import library_cache
+from tencost.tune.deploy import compile_together
 from tencost.tune.library import CompiledNetwork, runtime_tensor
 from tencost.workers import hardware
 
@@ -282,6 +286,146 @@ def test_a_forked_process_calls_it(folder: Path) -> None:
         [sys.executable, "-c", script], cwd=folder, env=environment, check=False, timeout=300
     )
     assert done.returncode == 0
+
+
+def one_operator(path: Path, operator: str, second: tuple[int, ...]) -> Path:
+    """Write y = operator(x, s), x of [4], as an ONNX file."""
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "s"], ["y"])],
+        "one",
+        [tensor("x", TensorProto.FLOAT, (4,)), tensor("s", TensorProto.FLOAT, second)],
+        [tensor("y", TensorProto.FLOAT, (4,))],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path
+    )
+    return path
+
+
+def test_a_single_number_wherever_it_lies(folder: Path) -> None:
+    """One that is not aligned is copied, and has no axis then either."""
+    fast = tencost.compile(one_operator(folder / "scalar.onnx", "Mul", ()))
+    x, memory = np.arange(4, dtype=np.float32), np.zeros(64, np.float32)
+    for place in range(16):
+        number = memory[place:].reshape(-1)[:1].reshape(())
+        number[...] = 2.0
+        np.testing.assert_array_equal(fast(x, number), 2 * x)
+    np.testing.assert_array_equal(fast(x, np.float32(3)), 3 * x)
+
+
+def test_several_threads_compile(folder: Path) -> None:
+    """Hydra and file descriptors are of the whole process."""
+    paths = [
+        one_operator(folder / f"thread{place}.onnx", operator, (4,))
+        for place, operator in enumerate(["Add", "Sub", "Mul"])
+    ]
+    script = (
+        f"{LEAN}"
+        "import os, sys, tencost\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "before = os.readlink('/proc/self/fd/2')\n"
+        "with ThreadPoolExecutor(3) as threads: list(threads.map(tencost.compile, sys.argv[1:]))\n"
+        "assert os.readlink('/proc/self/fd/2') == before\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, paths)],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_parameter_may_be_returned() -> None:
+    class Returning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.arange(4.0))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * self.scale, self.scale
+
+    x = torch.ones(4)
+    product, scale = tencost.compile(Returning(), (x,))(x)
+    np.testing.assert_array_equal(product, np.arange(4.0))
+    np.testing.assert_array_equal(scale, np.arange(4.0))
+
+
+def test_weights_quantized_by_an_older_operator_set(folder: Path) -> None:
+    """As ONNX Runtime's quantize_static writes them; ONNX's reference knows DequantizeLinear from set 19 on."""
+    tensor = helper.make_tensor_value_info
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.integers(-127, 127, (8, 3, 3, 3)).astype(np.int8),
+        "scales": rng.uniform(0.01, 0.02, 8).astype(np.float32),
+        "zeros": np.zeros(8, np.int8),
+        "scale": np.array(0.05, np.float32),
+        "zero": np.array(3, np.uint8),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+            helper.make_node("DequantizeLinear", ["w", "scales", "zeros"], ["v"], axis=0),
+            helper.make_node("Conv", ["d", "v"], ["y"], pads=[1, 1, 1, 1]),
+        ],
+        "quantized",
+        [tensor("x", TensorProto.FLOAT, (1, 3, 16, 16))],
+        [tensor("y", TensorProto.FLOAT, (1, 8, 16, 16))],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
+    onnx.save(model, folder / "quantized.onnx")
+    x = rng.normal(size=(1, 3, 16, 16)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(folder / "quantized.onnx").run(None, {"x": x})[0]
+    fast = tencost.compile(folder / "quantized.onnx")
+    np.testing.assert_allclose(fast(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_ctrl_c_that_tvm_swallows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM makes a RuntimeError of KeyboardInterrupt in a function that it calls; another way to compile was taken."""
+
+    def interrupted(*given: Any) -> Any:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        return compile_together(*given)
+
+    monkeypatch.setattr("tencost.tune.compiled.compile_together", interrupted)
+    path = one_operator(folder / "interrupted.onnx", "Div", (4,))
+    with pytest.raises(KeyboardInterrupt):
+        tencost.compile(path)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    assert not list((folder / "cache").rglob("interrupted.so"))
+
+
+def test_weights_beside_a_file_that_a_constant_reads(folder: Path) -> None:
+    """The same file with other weights is another network, also where no initializer reads them."""
+
+    def outside(name: str) -> Any:
+        tensor = TensorProto(
+            name=name, data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL
+        )
+        for key, value in (("location", "beside.bin"), ("length", "16")):
+            tensor.external_data.add(key=key, value=value)
+        return tensor
+
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("Constant", [], ["s"], value=outside("s")),
+            helper.make_node("Add", ["x", "s"], ["y"]),
+        ],
+        "beside",
+        [tensor("x", TensorProto.FLOAT, (4,))],
+        [tensor("y", TensorProto.FLOAT, (4,))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (folder / "beside.onnx").write_bytes(model.SerializeToString())
+    x = np.zeros(4, np.float32)
+    for value in (1.0, 2.0):
+        np.full(4, value, np.float32).tofile(folder / "beside.bin")
+        np.testing.assert_array_equal(tencost.compile(folder / "beside.onnx")(x), np.full(4, value))
 
 
 def test_it_is_pickled_and_copied(fast: CompiledNetwork) -> None:

@@ -131,7 +131,7 @@ def of_size(config: NetworkConfig, dimension: str, size: int) -> NetworkConfig:
 
 
 def try_padding(buckets: Buckets, network: Network, smaller: Imported, run: Run) -> str:
-    """Return why a call that is padded computes something else than the network's file; empty where it does not.
+    """Return why a padded call computes something else than the network's file, or may; empty where it does not.
 
     Args:
         buckets: the sizes.
@@ -154,6 +154,8 @@ def try_padding(buckets: Buckets, network: Network, smaller: Imported, run: Run)
             return f"output {name}: {error}"
         if agreement.differs:
             return f"output {name} differs by {agreement.max_rel:.0e} of its largest value"
+        if agreement.degenerate:
+            return f"output {name} is {agreement.degenerate}: that it is equal says nothing"
     return ""
 
 

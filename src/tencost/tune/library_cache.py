@@ -1,7 +1,8 @@
 """``tencost.compile``: from a network's file, or a module of PyTorch, to a library that is compiled once.
 
 Libraries lie in the user's cache, a folder each, named by a digest of all that decides what is compiled. Processes that
-ask for the same one at once wait for the one that compiles it.
+ask for the same one at once wait for the one that compiles it; of several threads one compiles at a time, as Hydra,
+and what keeps others' messages from the terminal, are of the whole process.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from tencost.networks.source import first_sentence
 from tencost.tune.library import CompiledNetwork, absolute_path, file_digest
 from tencost.workers.parallel.sources import code
 
+_compiling = threading.RLock()
 _SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
 
@@ -38,7 +41,7 @@ def compile(
     name and content, wherever it lies, a module by what torch.export makes of it.
 
     Args:
-        network: path of an ONNX file, of a file of torch.export.save or of `tencost save`; or an nn.Module.
+        network: path of an ONNX file, of a file of torch.export.save or of `tencost measure export`; or an nn.Module.
         inputs: example inputs of an nn.Module, which is exported with torch.export in evaluation mode.
         overrides: settings of `tencost compile`, as ``network.batch=8`` or ``hardware.cores=2``.
         trusted: opening a file of torch.export can run code: whether you know who made it.
@@ -48,7 +51,8 @@ def compile(
     """
     if not isinstance(network, str | Path):
         with tempfile.TemporaryDirectory(prefix="tencost-compile-") as scratch:
-            path = _exported(network, inputs, Path(scratch))
+            with _compiling:
+                path = _exported(network, inputs, Path(scratch))
             return compile(path, overrides=overrides, trusted=True)
     if isinstance(overrides, str):
         raise ConfigError(f"expected a list of overrides, found {overrides!r}: [{overrides!r}]")
@@ -57,7 +61,8 @@ def compile(
     if source is None:
         raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
     trust = ["network.trusted=true"] if trusted and source == "torch_export" else []
-    return _compiled([f"network={source}", "hardware=local", *trust, *overrides], path)
+    with _compiling:
+        return _compiled([f"network={source}", "hardware=local", *trust, *overrides], path)
 
 
 def _compiled(words: list[str], path: Path) -> CompiledNetwork:
@@ -134,12 +139,25 @@ def _files(path: Path) -> list[Path]:
         return [path]
     names = {
         item.value
-        for tensor in model.graph.initializer
+        for tensor in _tensors(model)
         for item in tensor.external_data
         if item.key == "location"
     }
     beside = (path.parent / name for name in sorted(names))
     return [path, *(file for file in beside if file.is_file())]
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Yield the tensors of an ONNX model: initializers, constants, and those of subgraphs and functions."""
+    import onnx
+
+    if isinstance(message, onnx.TensorProto):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in value if isinstance(value, Sequence) else [value]:
+                yield from _tensors(part)
 
 
 def _exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:

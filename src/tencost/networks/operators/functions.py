@@ -73,8 +73,11 @@ def _define_locally(model: Any, node: Node) -> None:
     model.graph.node[0].domain = function.domain
 
 
-def evaluate(node: Node) -> bool:
-    """Compute a node whose inputs are all constants; say whether they are."""
+def evaluate(node: Node, least: int = 1) -> bool:
+    """Compute a node whose inputs are all constants; say whether they are.
+
+    ONNX's reference knows some operators from a later operator set only, `least`, that means the same by them.
+    """
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
@@ -83,7 +86,10 @@ def evaluate(node: Node) -> bool:
         return False
     inputs = [helper.make_empty_tensor_value_info(name) for name in arrays]
     outputs = [helper.make_empty_tensor_value_info(name) for name in node.proto.output]
-    opsets = [helper.make_opsetid(*domain) for domain in node.tensors.opsets.items()]
+    opsets = [
+        helper.make_opsetid(domain, version if domain else max(version, least))
+        for domain, version in node.tensors.opsets.items()
+    ]
     model = helper.make_model(
         helper.make_graph([node.proto], "alone", inputs, outputs), opset_imports=opsets
     )

@@ -18,12 +18,14 @@ from tencost.networks.operators.functions import evaluate
 from tencost.networks.operators.node import Node, Refused
 
 _EXACT = 2**24
+_LEAST_OPSET = 19
+"""Of QuantizeLinear and DequantizeLinear in ONNX's reference; it added types to those of sets 10 and 13."""
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 
 
 def _dequantize_linear(node: Node) -> None:
     """Weights are dequantized here, whatever their type."""
-    if evaluate(node):
+    if evaluate(node, _LEAST_OPSET):
         return
     if node.has_type(0) and node.dtype(0).name not in _INTEGERS:
         raise Refused(f"DequantizeLinear of {node.dtype(0).name} values that are no constants")
@@ -37,7 +39,7 @@ def _quantize_linear(node: Node) -> None:
         kind = node.dtype(2).name
     elif node.attribute("output_dtype"):
         kind = onnx.helper.tensor_dtype_to_np_dtype(node.attribute("output_dtype")).name
-    if kind not in _INTEGERS and not evaluate(node):
+    if kind not in _INTEGERS and not evaluate(node, _LEAST_OPSET):
         raise Refused(f"QuantizeLinear to {kind}")
 
 

@@ -212,7 +212,7 @@ def _run(
         raise MeasureError(
             f"network {config.name!r}: expected a program that returns tensors, found none"
         )
-    return [tensor.numpy() for tensor in outputs], names
+    return [tensor.detach().numpy() for tensor in outputs], names
 
 
 def _example(folder: Path) -> NetworkConfig:
