@@ -292,9 +292,8 @@ def runtime_tensor(array: Array) -> Any:
     is_shared = array.flags.c_contiguous and array.flags.writeable
     if is_shared and array.ctypes.data % _ALIGNMENT == 0:
         return tvm.runtime.from_dlpack(array)
-    return tvm.runtime.tensor(
-        np.copy(array, order="C")
-    )  # which leaves a single number without axes
+    # Unlike ascontiguousarray, it leaves a single number without axes.
+    return tvm.runtime.tensor(np.asarray(array, order="C"))
 
 
 def load(path: str | Path) -> CompiledNetwork:
