@@ -14,6 +14,7 @@ import yaml
 from torch_geometric.data import Batch
 
 from made_up_graphs import DEVICES, chain, latency_ms
+from process_words import words_of
 from tencost.compat.cg import CGDataProcessor, CGRunner, load_config
 from tencost.compat.cg.data import ID_FAMILIES, OOD_FAMILIES, graph_set
 from tencost.compat.cg.network import CGModel
@@ -417,7 +418,7 @@ def test_raytune_ends_with_a_configuration_that_trains(
     best.train()
     assert np.isfinite(best.test()[5].rmse)
     started = set(psutil.Process().children(recursive=True)) - set(others)
-    trackers = {process for process in started if "resource_tracker" in str(process.cmdline())}
+    trackers = {process for process in started if "resource_tracker" in words_of(process)}
     _, alive = psutil.wait_procs(started - trackers, timeout=20)
     assert alive == []
 

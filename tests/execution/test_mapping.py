@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import works
+from process_words import words_of
 from tencost.config import ExecutionConfig, ExecutionKind
 from tencost.errors import ConfigError, MissingDependencyError
 from tencost.workers.parallel.mapping import WINDOW, OverdueWatch, Rescue, in_order
@@ -37,7 +38,7 @@ def test_a_slow_reader_holds_the_workers_back(tmp_path: Path) -> None:
     time.sleep(0.5)
     assert len(list(tmp_path.iterdir())) <= 4 + WINDOW * 2
     left = set(psutil.Process().children(recursive=True)) - others
-    assert all("tracker" in " ".join(one.cmdline()) for one in left)
+    assert all("tracker" in words_of(one) for one in left)
 
 
 def test_an_item_that_kills_its_workers_is_divided_down_to_its_part() -> None:

@@ -20,6 +20,7 @@ from mlflow import MlflowClient
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from made_up_graphs import networks
+from process_words import words_of
 from tencost.cli.main import main
 from tencost.config.composition import compose
 from tencost.errors import ConfigError, TrainError
@@ -65,9 +66,9 @@ OTHERS: list[psutil.Process] = []
 def left() -> list[str]:
     """Return the commands of processes that this test has started and that are still there; not of Python's tracker."""
     started = set(psutil.Process().children(recursive=True)) - set(OTHERS)
-    trackers = {process for process in started if "resource_tracker" in str(process.cmdline())}
+    trackers = {process for process in started if "resource_tracker" in words_of(process)}
     _, alive = psutil.wait_procs(started - trackers, timeout=20)
-    return [" ".join(process.cmdline()) for process in alive]
+    return [words_of(process) for process in alive]
 
 
 def runs_of(cfg: Any, root: Path, query: str = "") -> list[Any]:

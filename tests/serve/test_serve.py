@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import pytest
 
+from process_words import words_of
 from tencost import cli
 from tencost.errors import ConfigError, RegistryError, TuneError
 
@@ -208,9 +209,9 @@ def test_a_bad_request_is_one_sentence_and_the_service_goes_on(
 
 
 def test_a_killed_worker_costs_nothing(service: str, asked: dict[str, Any]) -> None:
-    [process] = [one for one in psutil.Process().children() if "--megabytes" in one.cmdline()]
+    [process] = [one for one in psutil.Process().children() if "--megabytes" in words_of(one)]
     before = ask(service, asked)
-    workers = [one for one in process.children() if "spawn_main" in " ".join(one.cmdline())]
+    workers = [one for one in process.children() if "spawn_main" in words_of(one)]
     assert workers
     for worker in workers:
         worker.kill()
@@ -378,7 +379,7 @@ def test_who_leaves_and_what_is_not_answered_are_lines_in_the_log(
 def test_a_service_that_must_end_before_it_is_ready_has_no_traceback(bundle: Path) -> None:
     command = [sys.executable, "-m", "tencost.cli", "serve", str(bundle), "--port", "0"]
     early = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    until(lambda: any("spawn_main" in " ".join(_words(one)) for one in _children(early)))
+    until(lambda: any("spawn_main" in words_of(one) for one in _children(early)))
     early.send_signal(signal.SIGTERM)
     _, said = early.communicate(timeout=60)
     assert early.returncode in (0, 130, 143), said
@@ -388,13 +389,6 @@ def test_a_service_that_must_end_before_it_is_ready_has_no_traceback(bundle: Pat
 
 def _children(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def test_a_huge_request_holds_up_nobody(roomy: str, asked: dict[str, Any]) -> None:

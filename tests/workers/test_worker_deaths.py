@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from matmuls import make_matmul
+from process_words import words_of
 from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.warm_worker import WarmWorker
@@ -67,7 +68,7 @@ def children(worker: WarmWorker) -> list[psutil.Process]:
     servers = [
         process
         for process in psutil.Process().children()
-        if "tencost.workers.worker" in process.cmdline()
+        if "tencost.workers.worker" in words_of(process)
     ]
     return [child for server in servers for child in server.children()]
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from matmuls import make_matmul
+from process_words import words_of
 from tencost.measure.collection import CollectedTask, Collection, ProgramOrigin
 from tencost.measure.programs import ProgramSpace
 from tencost.records.formats.metaschedule import LoggedProgram
@@ -81,7 +82,7 @@ def test_a_process_that_has_grown_gives_way_to_a_fresh_one(
     assert not [
         child
         for child in psutil.Process().children(recursive=True)
-        if '"max_rss_mib": 1}' in " ".join(child.cmdline())
+        if '"max_rss_mib": 1}' in words_of(child)
     ]
 
 
