@@ -258,12 +258,22 @@ def of_preferred_generator(
     if "generator" not in records.columns or records["generator"].n_unique() < 2:
         return records
     counts = records.group_by(*group, "generator").agg((pl.col("status") == "ok").sum().alias("ok"))
-    chosen: dict[tuple[str, ...], dict[str, int]] = {}
-    for *key, text, ok in counts.select(*group, "generator", "ok").iter_rows():
-        chosen.setdefault(tuple(key), {})[text] = ok
-    rows = [(*key, preferred(of_each)) for key, of_each in chosen.items()]
-    pairs = pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
+    pairs = preferred_generators(counts, group)
     return records.join(pairs, on=[*group, "generator"], how="semi", maintain_order="left")
+
+
+def preferred_generators(counts: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
+    """Return the preferred code generator of each group, columns of `group` and generator.
+
+    Args:
+        counts: the columns of `group`, generator and ok: programs with times of a group and generator.
+        group: what a generator is preferred for.
+    """
+    of_groups: dict[tuple[str, ...], dict[str, int]] = {}
+    for *key, text, ok in counts.select(*group, "generator", "ok").iter_rows():
+        of_groups.setdefault(tuple(key), {})[text] = ok
+    rows = [(*key, preferred(of_each)) for key, of_each in of_groups.items()]
+    return pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
 
 
 def known_columns(columns: Sequence[str] | None) -> list[str]:
