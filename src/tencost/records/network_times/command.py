@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tencost.config import PathsConfig
 from tencost.errors import RecordError, printable
-from tencost.records.answers import show
+from tencost.records.answers import Form, show
 from tencost.records.network_times.compare import DEFAULT_BY, compare
 from tencost.records.network_times.regress import (
     BEFORE,
@@ -21,7 +21,7 @@ from tencost.records.network_times.regress import (
     table,
 )
 from tencost.records.network_times.runs import Chosen, read_program_runs, read_runs
-from tencost.records.query_command import Form, project_folder
+from tencost.records.query_command import project_folder
 
 _SINGLE = (
     "Where both sides have one run, the interval does not hold the noise between runs: time again"
@@ -52,7 +52,7 @@ def show_comparison(
     hidden = [] if comparison["failed"].sum() else ["failed"]
     if chosen.hardware is not None:
         hidden.append("hardware")
-    show(comparison, form.name, form.limit, hidden)
+    show(comparison, form, hidden)
     if form.name == "table" and bool((comparison["runs"] == 1).any()):
         sys.stdout.write(f"{_SINGLE}.\n")
 
@@ -105,7 +105,7 @@ def show_regressions(
     answer = table(compared)
     if form.name == "table" and form.limit is None:
         form = replace(form, limit=max(20, len(worse)))
-    show(answer, form.name, form.limit, hidden)
+    show(answer, form, hidden)
     if form.name == "table":
         _print_summary(compared, worse, margin, plot, left_out)
     return bool(worse)
