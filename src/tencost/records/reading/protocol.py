@@ -63,6 +63,10 @@ class Batch:
     rejects: tuple[Reject, ...] = ()
 
 
+class BadLineError(ValueError):
+    """A line, or an object in it, that is not what the grammar of its format says: what was expected and found."""
+
+
 class Module(NamedTuple):
     """A workload that a log carries: id of its records, module as JSON text, task name, TVM's hash as text."""
 
