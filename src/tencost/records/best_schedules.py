@@ -168,16 +168,10 @@ def run(
     n: int = 1,
     overwrite: bool = False,
 ) -> None:
-    """Export from the store at a place and say what was written.
+    """Export from the store at a place, as :func:`export_metaschedule` does, and say what was written.
 
-    Args:
-        folder: gets the database.
-        place: the store; its build's modules only, where it names one.
-        hardware: the device, as the store names it.
-        target: JSON or text; None: the only one of the hardware.
-        workload: an id, the beginning of one, or a task's name; None: all.
-        n: schedules of each workload at most.
-        overwrite: whether a database in the folder is replaced.
+    Of a place that names a build, only the build's modules are used. `target` is JSON or text; None: the only one of
+    the hardware. `workload` is an id, the beginning of one, or a task's name.
 
     Raises:
         RecordError: no store, or what `export_metaschedule` raises.

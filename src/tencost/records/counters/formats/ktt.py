@@ -60,7 +60,6 @@ class KttFormat(ProfileFormat):
         return begin.startswith(b"{") and b'"Metadata"' in begin and has_results
 
     def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
-        """Yield every computation of every configuration that succeeded."""
         return _read(path, about.file)
 
 

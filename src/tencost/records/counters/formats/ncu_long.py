@@ -62,7 +62,6 @@ class NcuLongFormat(ProfileFormat):
         return "Metric Name" in names
 
     def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
-        """Yield every launch."""
         return _ncu.read_tables(path, about.file, _LongTable)
 
 

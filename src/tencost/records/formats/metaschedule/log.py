@@ -101,11 +101,9 @@ class MetascheduleFormat(LogFormat):
         yield from read_objects(programs, about, batch_rows, row)
 
     def part(self, head: bytes) -> str:
-        """Name the other file of a pair."""
         return "the workloads of a MetaSchedule database" if is_workload_file(head) else ""
 
     def modules(self, path: Path) -> list[Module]:
-        """Return the workloads of the pair."""
         workloads, _ = _workloads(workload_file(path), About("", path.name, None))
         return [
             Module(

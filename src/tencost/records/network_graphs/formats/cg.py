@@ -355,7 +355,6 @@ class CgFormat(GraphFormat):
         return any(_structure(each) for each in (path, *_folders(path)))
 
     def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
-        """Yield all networks of the folder, see :func:`read`."""
         yield read(path)
 
 

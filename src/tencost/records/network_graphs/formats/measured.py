@@ -143,7 +143,6 @@ class MeasuredFormat(GraphFormat):
         return (path / HARDWARE_FILE).is_file() and _measured(path) is not None
 
     def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
-        """Yield all networks of the folder, see :func:`read`."""
         yield read(path)
 
 

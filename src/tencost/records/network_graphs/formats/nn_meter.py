@@ -227,7 +227,6 @@ class NnMeterFormat(GraphFormat):
         return bool(_files(path)) and not (path / "hardware.json").exists()
 
     def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
-        """Yield all networks of the folder, see :func:`read`."""
         yield read(path)
 
 
