@@ -42,6 +42,7 @@ from tencost.records.query_tables import (
     quoted,
     shorten,
 )
+from tencost.records.reading.protocol import first_names
 from tencost.store.ids import ID_LENGTH
 from tencost.store.layout import COLUMNS, latency
 from tencost.store.measured import measurements
@@ -562,5 +563,4 @@ def _equals(column: str, value: str | None) -> str:
 
 def _candidates(frame: pl.DataFrame) -> str:
     rows = frame.select("workload_id", "task_name").unique().sort("task_name", "workload_id")
-    labels = [f"{identity} ({name})" for identity, name in rows.head(8).iter_rows()]
-    return ", ".join(labels) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    return first_names([f"{identity} ({name})" for identity, name in rows.iter_rows()], 8)

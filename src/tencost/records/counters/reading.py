@@ -20,13 +20,12 @@ import polars as pl
 from tencost.config.parts import PROFILE_FORMATS
 from tencost.errors import ProfileError, RecordError
 from tencost.records.counters import joining
-from tencost.records.counters.cells import first_names
 from tencost.records.counters.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import TIME
 from tencost.records.counters.programs import Gathered, Programs
 from tencost.records.counters.stored import TABLE, load_parameters, load_profiles
 from tencost.records.counters.table import Profiles
-from tencost.records.reading.protocol import About
+from tencost.records.reading.protocol import About, first_names
 from tencost.records.reading.report import SHOWN, Rejects, in_words, storable
 from tencost.records.reading.walk import Source, Walk, recognize
 
