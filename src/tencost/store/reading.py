@@ -190,10 +190,7 @@ class StoredRecords(ABC):
 
         def fastest_first(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            needed = list(dict.fromkeys([*selected, *_CHOOSING]))
-            matches = _for_target(rows.select(*needed, latency().alias(_LATENCY)).collect(), text)
-            matches = _of_generator(matches, generator)
-            return matches.sort(_LATENCY, "record_id", nulls_last=True).select(selected)
+            return _ranked(rows, text, generator, selected).select(selected)
 
         return self._answer(fastest_first)
 
@@ -218,10 +215,8 @@ class StoredRecords(ABC):
 
         def fastest(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            keys = rows.select(*_CHOOSING, latency().alias(_LATENCY))
-            for_target = _of_generator(_for_target(keys.collect(), text), generator)
-            keys_of_n = for_target.drop_nulls(_LATENCY)
-            chosen = keys_of_n.sort(_LATENCY, "record_id").head(n).select("record_id")
+            keys = _ranked(rows, text, generator).drop_nulls(_LATENCY)
+            chosen = keys.head(n).select("record_id")
             same = pl.col("record_id").is_in(chosen["record_id"].implode())
             whole = rows.filter(same).select([*dict.fromkeys(["record_id", *selected])]).collect()
             joined = chosen.join(whole, on="record_id", how="left", maintain_order="left")
@@ -298,18 +293,21 @@ def _of_workload(view: View, workload_id: str, hardware: str, quarantined: bool)
     return rows if quarantined else rows.filter(pl.col("quarantine").is_null())
 
 
-def _for_target(rows: pl.DataFrame, target: str) -> pl.DataFrame:
-    """Return the rows whose target has this canonical text."""
-    texts = rows["target"].unique().to_list()
+def _ranked(
+    rows: pl.LazyFrame, target: str, generator: str | None, columns: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Return the rows for a target's canonical text and of a code generator (None: the preferred one), fastest first.
+
+    They have `columns`, those of _CHOOSING and _LATENCY.
+    """
+    needed = dict.fromkeys([*columns, *_CHOOSING])
+    frame = rows.select(*needed, latency().alias(_LATENCY)).collect()
+    texts = frame["target"].unique().to_list()
     same = [text for text in texts if canonical_target(json.loads(text)) == target]
-    return rows if len(same) == len(texts) else rows.filter(pl.col("target").is_in(same))
-
-
-def _of_generator(rows: pl.DataFrame, generator: str | None) -> pl.DataFrame:
-    """Return the rows of a code generator, of the preferred one for None."""
-    if generator is None:
-        return of_preferred_generator(rows)
-    return rows.filter(pl.col("generator") == generator)
+    frame = frame.filter(pl.col("target").is_in(same))
+    if generator is not None:
+        frame = frame.filter(pl.col("generator") == generator)
+    return of_preferred_generator(frame).sort(_LATENCY, "record_id", nulls_last=True)
 
 
 def _canonical(target: Mapping[str, Any] | str) -> str:
