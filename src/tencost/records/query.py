@@ -255,19 +255,9 @@ def program_history(
         f"starts_with(program_id, {quoted(program)}) OR starts_with(record_id, {quoted(program)}) "
         f"OR starts_with(alias, {quoted(program)})"
     )
-    columns = (
-        "program_id",
-        "timestamp",
-        "status",
-        "error",
-        "run_secs",
-        "wall_s",
-        "quarantine",
-        "source",
-    )
     records = tables.ask(
         f"""
-        SELECT {", ".join(columns)}, measurements FROM all_records
+        SELECT program_id, timestamp, status, error, run_secs, wall_s, quarantine, source, measurements FROM all_records
         WHERE hardware = $hardware AND target IN {in_list(texts)} AND ({begins}) AND {quoted(program)} <> ''
         """,
         hardware=hardware,

@@ -51,11 +51,6 @@ def settings(uri: str, options: Mapping[str, str] | None) -> dict[str, str] | No
     return {**_LATER, **(options or {})} if is_remote(uri) else None
 
 
-def reading_settings(options: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return Polars' settings for the same store; it has no names for some of Delta Lake's."""
-    return dict(options) if options else None
-
-
 def reach_store(uri: str, options: Mapping[str, str] | None = None) -> None:
     """Check once a process that an object store answers and lets us read.
 

@@ -198,7 +198,7 @@ def _workloads(path: Path, about: About) -> tuple[list[_Workload | None], list[R
 def _workload(line: bytes) -> _Workload:
     try:
         logged = parse_workload(line)
-        return _Workload(logged, _task_name(logged.mod_json), "")
+        return _Workload(logged, f"ms_{text_id(logged.mod_json)[:8]}", "")
     except RecordError as error:
         shash, mod_json = parse_workload_text(line)
         try:
@@ -209,10 +209,6 @@ def _workload(line: bytes) -> _Workload:
         return _Workload(
             LoggedWorkload(shash, mod_json, identity), f"ms_{identity[:8]}", str(error)
         )
-
-
-def _task_name(mod_json: str) -> str:
-    return f"ms_{text_id(mod_json)[:8]}"
 
 
 def _row(program: LoggedProgram, workload: _Workload, about: About) -> dict[str, Any]:
