@@ -36,14 +36,7 @@ def show_comparison(
     by: Sequence[str] = DEFAULT_BY,
     baseline: str | None = None,
 ) -> None:
-    """Print runs side by side.
-
-    Args:
-        store_uri: the record store; None: the live one.
-        form: how they are printed.
-        chosen: which runs.
-        by: columns that they are compared by.
-        baseline: what others are compared with.
+    """Print runs of a record store (None: the live one) side by side, as :func:`compare` does.
 
     Raises:
         RecordError: no runs, no such column or baseline.
@@ -69,18 +62,10 @@ def show_regressions(
     programs: bool = False,
     plot: Path | None = None,
 ) -> bool:
-    """Print the times before and since; return whether a network became slower or fails.
+    """Print the times before and since, as :func:`changes` finds them; return whether a network became slower or fails.
 
-    Args:
-        store_uri: the record store; None: the live one.
-        form: how it is printed.
-        chosen: which runs.
-        since: a day, or a version.
-        margin: by which share something must be slower at least.
-        last: runs before that count.
-        any_host: hosts count as one.
-        programs: also programs of the store that were measured before and since.
-        plot: a file that gets a plot.
+    They are those of a record store (None: the live one), with `programs` those of its programs that were measured
+    before and since. `since` is a day, or a version; `plot` a file that gets a plot.
 
     Raises:
         RecordError: no runs, or none on both sides; the plot cannot be written.
