@@ -34,7 +34,7 @@ from tencost.records.reading.walk import Source
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
 from tencost.store.measured import measurement_count
 from tencost.store.record_store import RecordStore
-from tencost.store.schema import SCHEMA, to_arrow
+from tencost.store.schema import SCHEMA
 
 COMMIT_ROWS = 120_000
 """Rows of a commit, six full batches: they bound memory, and each commit adds files to the table."""
@@ -220,7 +220,7 @@ def read_logs(
 
     for folder in logs.measured:
         imported = import_dataset(folder, folder.name)
-        yield iter([to_arrow(imported.records)]), imported.rejects
+        yield iter([imported.table]), imported.rejects
     with tempfile.TemporaryDirectory(prefix="tencost-import-") as scratch:
         for parsed in _parse_all(logs.files, Path(scratch), jobs):
             tables = _load(parsed.tables)
