@@ -99,10 +99,8 @@ class Progress:
     agreement: Agreement = field(default_factory=Agreement)
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    tables: tuple[Path, ...]
-    rejects: tuple[Reject, ...]
+_Parsed = tuple[list[Path], list[Reject]]
+"""Arrow files of a log's batches, and its rejects."""
 
 
 def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | None) -> Logs:
@@ -222,11 +220,11 @@ def read_logs(
         imported = import_dataset(folder, folder.name)
         yield iter([imported.table]), imported.rejects
     with tempfile.TemporaryDirectory(prefix="tencost-import-") as scratch:
-        for parsed in _parse_all(logs.files, Path(scratch), jobs):
-            tables = _load(parsed.tables)
+        for paths, rejects in _parse_all(logs.files, Path(scratch), jobs):
+            tables = _load(paths)
             if logs.networks:
                 tables = (_with_networks(table, logs.networks) for table in tables)
-            yield tables, list(parsed.rejects)
+            yield tables, rejects
 
 
 def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Iterator[_Parsed]:
@@ -273,7 +271,7 @@ def _parse(log: LogFile, scratch: Path) -> _Parsed:
         raise
     except RecordError as error:
         rejects.append(Reject(log.about.file, 0, str(error)))
-    return _Parsed(tuple(tables), tuple(rejects))
+    return tables, rejects
 
 
 def _load(paths: Sequence[Path]) -> Iterator[pa.Table]:
