@@ -288,6 +288,12 @@ def join_graph_sets(parts: Sequence[GraphSet]) -> GraphSet:
     return concatenate([nothing.take([]), *parts])
 
 
+def plain_or_gzipped(folder: Path, name: str) -> Path | None:
+    """Return a file of a folder, or the same with `.gz` behind its name; of both the plain one, None without."""
+    candidates = (folder / name, folder / f"{name}.gz")
+    return next((path for path in candidates if path.is_file()), None)
+
+
 def places(files: Sequence[str], lines: Sequence[int] | NDArray[np.int64], step: int) -> Places:
     """Make places of a file and a line a graph."""
     return Places(np.array(files, dtype=np.str_), np.asarray(lines, dtype=np.int64), step)
