@@ -16,14 +16,13 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import polars as pl
 import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.records.devices import Agreement, Devices
 from tencost.records.door import Gate, RefusedRows, in_store
-from tencost.records.gate import GROUP, judged
+from tencost.records.gate import judged
 from tencost.records.network_times.timing import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
 from tencost.records.reading import walk
@@ -302,7 +301,7 @@ def _commit(
     if not tables:
         return
     for place, table in _by_place(pa.concat_tables(tables), store):
-        checked = judged(table, flop, in_store(place, pl.DataFrame(table.select(GROUP))))
+        checked = judged(table, flop, in_store(place, table))
         if gate is Gate.apart:
             checked = progress.refused.let_in(table, checked)
         added = place.add(checked)
