@@ -58,7 +58,7 @@ def _workload(whose: str = "One workload") -> click.Option:
 
 def _take_form(options: dict[str, Any]) -> Any:
     """Take out of a command's options how its answer is printed."""
-    from tencost.records.query_command import Form
+    from tencost.records.answers import Form
 
     as_json, as_csv = options.pop("as_json"), options.pop("as_csv")
     if as_json and as_csv:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 from omegaconf import OmegaConf
 
 from tencost.config.composition import choice_files
@@ -28,7 +27,6 @@ from tencost.records.databases import import_dataset
 from tencost.records.devices import SHOWN, Devices
 from tencost.records.log_dataset import read_log_dataset
 from tencost.records.logs import is_measured
-from tencost.store.schema import to_arrow
 
 SPLITS = ("by_task", "within_task")
 """Splits from the stricter on: logs name no networks that could be held out."""
@@ -111,9 +109,7 @@ def _read(logs: Path, devices: Devices) -> tuple[pl.DataFrame, pl.DataFrame, pl.
         if logs.is_dir() and is_measured(logs)
         else read_log_dataset(logs, DATASET, devices)
     )
-    records = imported.records
-    table = records if isinstance(records, pa.Table) else to_arrow(records)
-    frame = pl.from_arrow(table)
+    frame = pl.from_arrow(imported.table)
     assert isinstance(frame, pl.DataFrame)
     workloads = [
         {"workload_id": row.workload_id, "mod_json": row.mod_json} for row in imported.workloads

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from tencost.errors import printable
 from tencost.records.reading.timestamps import moment_of
@@ -21,20 +22,32 @@ _PIPE_WIDTH = 160
 _LARGEST_INTEGER = 2**63
 
 
-def show(frame: pl.DataFrame, form: str, limit: int | None, hidden: Sequence[str] = ()) -> None:
+@dataclass(frozen=True)
+class Form:
+    """The form of a printed answer.
+
+    Attributes:
+        name: table, json (a list of objects) or csv (nested values as JSON).
+        limit: rows at most, 0 for all; None: TABLE_ROWS of a table, all of the others.
+    """
+
+    name: Literal["table", "json", "csv"] = "table"
+    limit: int | None = None
+
+
+def show(frame: pl.DataFrame, form: Form, hidden: Sequence[str] = ()) -> None:
     """Print a frame to standard output.
 
     Args:
         frame: the answer; columns whose name ends in _s hold seconds.
-        form: table, json (a list of objects) or csv (nested values as JSON).
-        limit: rows at most, 0 for all; None: TABLE_ROWS of a table, all of the others.
+        form: how.
         hidden: columns that a table leaves out.
     """
-    if form == "table":
-        _show_table(frame, TABLE_ROWS if limit is None else limit or len(frame), hidden)
+    if form.name == "table":
+        _show_table(frame, TABLE_ROWS if form.limit is None else form.limit or len(frame), hidden)
         return
-    rows = frame if not limit else frame.head(limit)
-    sys.stdout.write(_json(rows) if form == "json" else _csv(rows))
+    rows = frame if not form.limit else frame.head(form.limit)
+    sys.stdout.write(_json(rows) if form.name == "json" else _csv(rows))
 
 
 def _show_table(frame: pl.DataFrame, limit: int, hidden: Sequence[str]) -> None:

@@ -129,6 +129,7 @@ def export_metaschedule(
         if not reason and identity not in logged:
             module = modules[identity]
             try:
+                _check_readable(module["mod_json"])
                 shash = hash_of(module["mod_json"], module["shash"])
             except _UnreadableError as error:
                 reason = unreadable[identity] = str(error)
@@ -168,16 +169,10 @@ def run(
     n: int = 1,
     overwrite: bool = False,
 ) -> None:
-    """Export from the store at a place and say what was written.
+    """Export from the store at a place, as :func:`export_metaschedule` does, and say what was written.
 
-    Args:
-        folder: gets the database.
-        place: the store; its build's modules only, where it names one.
-        hardware: the device, as the store names it.
-        target: JSON or text; None: the only one of the hardware.
-        workload: an id, the beginning of one, or a task's name; None: all.
-        n: schedules of each workload at most.
-        overwrite: whether a database in the folder is replaced.
+    Of a place that names a build, only the build's modules are used. `target` is JSON or text; None: the only one of
+    the hardware. `workload` is an id, the beginning of one, or a task's name.
 
     Raises:
         RecordError: no store, or what `export_metaschedule` raises.
@@ -255,8 +250,7 @@ class _UnreadableError(ValueError):
 def _hasher() -> Callable[[str, str | None], str]:
     """Return a function from (module's JSON, hash in the log or None) to TVM's structural hash.
 
-    It raises _UnreadableError for a module of another TVM, as a database with one such line is of no use to TVM at all,
-    and for one that could run code of others.
+    It raises _UnreadableError for a module of another TVM, as a database with one such line is of no use to TVM at all.
     """
     try:
         import tvm
@@ -266,7 +260,6 @@ def _hasher() -> Callable[[str, str | None], str]:
         return _logged_hash
 
     def computed(mod_json: str, _logged: str | None) -> str:
-        _check_readable(mod_json)
         try:
             digest = int(structural_hash(load_json(mod_json)))
         # What TVM raises for a graph that it does not know depends on where it gives up.
@@ -282,6 +275,7 @@ def _hasher() -> Callable[[str, str | None], str]:
 
 
 def _check_readable(mod_json: str) -> None:
+    """Raise _UnreadableError for a module of another TVM, a damaged one, and one that could run code of others."""
     try:
         workload_id(mod_json)
         check_module(mod_json)
@@ -293,8 +287,7 @@ def _check_readable(mod_json: str) -> None:
         ) from error
 
 
-def _logged_hash(mod_json: str, logged: str | None) -> str:
-    _check_readable(mod_json)
+def _logged_hash(_mod_json: str, logged: str | None) -> str:
     if logged is None:
         raise MissingDependencyError(
             "a workload of no log has no structural hash, and computing one needs TVM: pip install 'tencost[tuner]'"

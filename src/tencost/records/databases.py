@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram, LoggedWorkload, Reject
 from tencost.records.measurements import (
     MEASUREMENTS_FILE,
@@ -28,7 +30,7 @@ from tencost.records.raw_layout import (
 from tencost.records.rule_times import RuleTime, join_rule_times, parse_rule_times
 from tencost.store.generator import inferred
 from tencost.store.ids import program_id, record_id
-from tencost.store.schema import NetworkWeight, Provenance, Record, Source
+from tencost.store.schema import NetworkWeight, Provenance, Record, Source, to_arrow
 from tencost.store.status import Status, timing_from_log
 
 
@@ -45,13 +47,18 @@ class Workload:
 
 @dataclass(frozen=True)
 class Import:
-    """Everything that one raw dataset holds."""
+    """Everything that one raw dataset holds; of a folder of logs, records are a table in the order of the logs."""
 
-    records: list[Record]
+    records: list[Record] | pa.Table
     workloads: list[Workload]
     tasks: list[Task]
     rejects: list[Reject]
     rule_times: list[RuleTime] = field(default_factory=list)
+
+    @property
+    def table(self) -> pa.Table:
+        """The records as a table of schema.SCHEMA."""
+        return to_arrow(self.records) if isinstance(self.records, list) else self.records
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from tencost.config.checking import plain_name
 from tencost.errors import RecordError
+from tencost.records.reading.protocol import first_names
 from tencost.records.reading.targets import named_device
 
 SHOWN = 4
@@ -124,7 +125,7 @@ class Agreement:
             first = min(others)
             verb = "names" if len(targets) == 1 else "name"
             yield (
-                f"{_count(targets)} {verb} another device than {device}: {_some(sorted(others))}. "
+                f"{_count(targets)} {verb} another device than {device}: {first_names(sorted(others), SHOWN)}. "
                 f"Their records are kept under what they name. If it is {device}: "
                 f"tencost records rename --hardware {first} {device}"
             )
@@ -133,15 +134,10 @@ class Agreement:
                 targets = set().union(*kinds.values())
                 yield (
                     f"{_count(targets)} of {len(kinds)} kinds name no device, and all were given {device}: "
-                    f"{_some(sorted(kinds))}. If they are of more devices, say which folder is whose: "
+                    f"{first_names(sorted(kinds), SHOWN)}. If they are of more devices, say which folder is whose: "
                     "--hardware FOLDER=NAME"
                 )
 
 
 def _count(targets: set[str]) -> str:
     return f"{len(targets)} target{'' if len(targets) == 1 else 's'}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"

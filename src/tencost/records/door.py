@@ -87,8 +87,9 @@ class RefusedRows:
         return path
 
 
-def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, StoredTimes]:
-    """Return the latencies in a store of the groups of a frame with the columns of GROUP."""
+def in_store(store: RecordStore, table: pa.Table) -> dict[GroupKey, StoredTimes]:
+    """Return the latencies in a store of the groups that a table of schema.SCHEMA has records of."""
+    frame = pl.DataFrame(table.select(["hardware", "workload_id"]))
     names = sorted(set(frame["hardware"].unique()) & set(store.hardware()))
     if not names:
         return {}
@@ -101,10 +102,10 @@ def in_store(store: RecordStore, frame: pl.DataFrame) -> dict[GroupKey, StoredTi
         .group_by(GROUP)
         .agg(latency().min().alias("fastest_s"), pl.len().alias("count"))
     )
+    rows = stored.select(*GROUP, "fastest_s", "count").iter_rows()
     return {
-        key: StoredTimes(fastest_s, number)
-        for *group, fastest_s, number in stored.select(*GROUP, "fastest_s", "count").iter_rows()
-        for key in [(group[0], group[1], group[2], group[3])]
+        (workload, target, hardware, generator): StoredTimes(fastest_s, number)
+        for workload, target, hardware, generator, fastest_s, number in rows
     }
 
 
@@ -124,8 +125,7 @@ def admit(
     if gate_of(store.uri) is Gate.quarantine:
         return store.add(table), None
     refused = RefusedRows()
-    frame = pl.DataFrame(table.select(GROUP))
-    added = store.add(refused.let_in(table, judged(table, {}, in_store(store, frame))))
+    added = store.add(refused.let_in(table, judged(table, {}, in_store(store, table))))
     return added, refused.write(folder, dataset)
 
 

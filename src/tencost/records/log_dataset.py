@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import DatasetError
-from tencost.records.databases import Workload
+from tencost.records.databases import Import, Workload
 from tencost.records.devices import Devices
 from tencost.records.logs import Logs, find_logs, log_modules, read_logs
 from tencost.records.raw_layout import Task
@@ -25,22 +24,12 @@ from tencost.records.reading.protocol import Reject
 from tencost.store.schema import SCHEMA
 
 
-@dataclass(frozen=True)
-class LogDataset:
-    """All records of a folder of logs, a table of schema.SCHEMA in the order of the logs, their workloads and tasks."""
-
-    records: pa.Table
-    workloads: list[Workload]
-    tasks: list[Task]
-    rejects: list[Reject]
-
-
 def read_log_dataset(
     folder: Path,
     dataset: str,
     hardware: Devices | str | None,
     on_file: Callable[[int, int], None] = lambda *_: None,
-) -> LogDataset:
+) -> Import:
     """Read every log of a folder.
 
     Raises:
@@ -61,8 +50,7 @@ def read_log_dataset(
         rejects += bad
         on_file(number, len(logs.files))
     table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-    workloads = _workloads(table, logs)
-    return LogDataset(table, workloads, _tasks(table), rejects)
+    return Import(table, _workloads(table, logs), _tasks(table), rejects)
 
 
 def _workloads(table: pa.Table, logs: Logs) -> list[Workload]:

@@ -16,14 +16,13 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import polars as pl
 import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
 from tencost.records.devices import Agreement, Devices
 from tencost.records.door import Gate, RefusedRows, in_store
-from tencost.records.gate import GROUP, judged
+from tencost.records.gate import judged
 from tencost.records.network_times.timing import are_networks, networks_uri
 from tencost.records.raw_layout import read_tasks
 from tencost.records.reading import walk
@@ -34,7 +33,7 @@ from tencost.records.reading.walk import Source
 from tencost.records.tenset.layout import is_tenset, read_layout, workload_networks
 from tencost.store.measured import measurement_count
 from tencost.store.record_store import RecordStore
-from tencost.store.schema import SCHEMA, to_arrow
+from tencost.store.schema import SCHEMA
 
 COMMIT_ROWS = 120_000
 """Rows of a commit, six full batches: they bound memory, and each commit adds files to the table."""
@@ -99,10 +98,8 @@ class Progress:
     agreement: Agreement = field(default_factory=Agreement)
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    tables: tuple[Path, ...]
-    rejects: tuple[Reject, ...]
+_Parsed = tuple[list[Path], list[Reject]]
+"""Arrow files of a log's batches, and its rejects."""
 
 
 def find_logs(paths: Sequence[Path], dataset: str, hardware: Devices | str | None) -> Logs:
@@ -220,13 +217,13 @@ def read_logs(
 
     for folder in logs.measured:
         imported = import_dataset(folder, folder.name)
-        yield iter([to_arrow(imported.records)]), imported.rejects
+        yield iter([imported.table]), imported.rejects
     with tempfile.TemporaryDirectory(prefix="tencost-import-") as scratch:
-        for parsed in _parse_all(logs.files, Path(scratch), jobs):
-            tables = _load(parsed.tables)
+        for paths, rejects in _parse_all(logs.files, Path(scratch), jobs):
+            tables = _load(paths)
             if logs.networks:
                 tables = (_with_networks(table, logs.networks) for table in tables)
-            yield tables, list(parsed.rejects)
+            yield tables, rejects
 
 
 def _parse_all(files: Sequence[LogFile], scratch: Path, jobs: int | None) -> Iterator[_Parsed]:
@@ -273,7 +270,7 @@ def _parse(log: LogFile, scratch: Path) -> _Parsed:
         raise
     except RecordError as error:
         rejects.append(Reject(log.about.file, 0, str(error)))
-    return _Parsed(tuple(tables), tuple(rejects))
+    return tables, rejects
 
 
 def _load(paths: Sequence[Path]) -> Iterator[pa.Table]:
@@ -304,7 +301,7 @@ def _commit(
     if not tables:
         return
     for place, table in _by_place(pa.concat_tables(tables), store):
-        checked = judged(table, flop, in_store(place, pl.DataFrame(table.select(GROUP))))
+        checked = judged(table, flop, in_store(place, table))
         if gate is Gate.apart:
             checked = progress.refused.let_in(table, checked)
         added = place.add(checked)

@@ -42,6 +42,7 @@ from tencost.records.query_tables import (
     quoted,
     shorten,
 )
+from tencost.records.reading.protocol import first_names
 from tencost.store.ids import ID_LENGTH
 from tencost.store.layout import COLUMNS, latency
 from tencost.store.measured import measurements
@@ -254,19 +255,9 @@ def program_history(
         f"starts_with(program_id, {quoted(program)}) OR starts_with(record_id, {quoted(program)}) "
         f"OR starts_with(alias, {quoted(program)})"
     )
-    columns = (
-        "program_id",
-        "timestamp",
-        "status",
-        "error",
-        "run_secs",
-        "wall_s",
-        "quarantine",
-        "source",
-    )
     records = tables.ask(
         f"""
-        SELECT {", ".join(columns)}, measurements FROM all_records
+        SELECT program_id, timestamp, status, error, run_secs, wall_s, quarantine, source, measurements FROM all_records
         WHERE hardware = $hardware AND target IN {in_list(texts)} AND ({begins}) AND {quoted(program)} <> ''
         """,
         hardware=hardware,
@@ -562,5 +553,4 @@ def _equals(column: str, value: str | None) -> str:
 
 def _candidates(frame: pl.DataFrame) -> str:
     rows = frame.select("workload_id", "task_name").unique().sort("task_name", "workload_id")
-    labels = [f"{identity} ({name})" for identity, name in rows.head(8).iter_rows()]
-    return ", ".join(labels) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+    return first_names([f"{identity} ({name})" for identity, name in rows.iter_rows()], 8)

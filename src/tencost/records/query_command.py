@@ -14,14 +14,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import polars as pl
 
 from tencost.config import PathsConfig, project_root
 from tencost.errors import ConfigError, RecordError
 from tencost.records import query
-from tencost.records.answers import show
+from tencost.records.answers import Form, show
 from tencost.store.reading import StoredRecords
 from tencost.store.tables import open_records
 
@@ -44,19 +41,6 @@ class Place:
         """Return the options that name this place, with a blank before each."""
         options = (("store", self.store), ("build", self.build))
         return "".join(f" --{name} {value}" for name, value in options if value is not None)
-
-
-@dataclass(frozen=True)
-class Form:
-    """The form of a printed answer.
-
-    Attributes:
-        name: what it is printed as.
-        limit: rows at most; None: as many as the form shows.
-    """
-
-    name: Literal["table", "json", "csv"] = "table"
-    limit: int | None = None
 
 
 def best(
@@ -86,7 +70,7 @@ def best(
     hidden = ["hardware", "target", "program_format", "timestamp", "record_id", "file", "line"]
     if fastest["generator"].n_unique() < 2:
         hidden.append("generator")
-    _show(fastest, form, hidden)
+    show(fastest, form, hidden)
 
 
 def history(
@@ -110,10 +94,10 @@ def history(
     store = open_store(place)
     chosen = target_of(store, target, hardware)
     if program is not None:
-        _show(query.program_history(store, program, hardware=hardware, target=chosen), form)
+        show(query.program_history(store, program, hardware=hardware, target=chosen), form)
         return
     identity = query.find_workload(store, str(workload), hardware=hardware)
-    _show(
+    show(
         query.history(store, identity, hardware=hardware, target=chosen, generator=generator),
         form,
         ("timestamp", "record_id", "file", "line"),
@@ -127,7 +111,7 @@ def new(place: Place, form: Form, *, since: int | None = None, hardware: str | N
         RecordError: no store, or no such version.
     """
     store = open_store(place)
-    _show(query.new(store, since, hardware=hardware), form, ("target", "record_id", "file", "line"))
+    show(query.new(store, since, hardware=hardware), form, ("target", "record_id", "file", "line"))
     if form.name == "table":
         now = query.current_version(store)
         command = f"tencost records query new --since {now}{place.words()}"
@@ -159,7 +143,7 @@ def compare(
         target=(target_of(store, target, hardware), target_of(store, other_target, other)),
         workload=_workload(store, workload, None),
     )
-    _show(comparison, form)
+    show(comparison, form)
 
 
 def stats(
@@ -177,7 +161,7 @@ def stats(
     """
     store = open_store(place)
     identity = _workload(store, workload, hardware)
-    _show(query.statistics(store, by=list(by), hardware=hardware, workload=identity), form)
+    show(query.statistics(store, by=list(by), hardware=hardware, workload=identity), form)
 
 
 def sql(place: Place, form: Form, text: str) -> None:
@@ -186,7 +170,7 @@ def sql(place: Place, form: Form, text: str) -> None:
     Raises:
         RecordError: no store, or a query that DuckDB refuses.
     """
-    _show(query.sql(open_store(place), text), form)
+    show(query.sql(open_store(place), text), form)
 
 
 def open_store(place: Place) -> StoredRecords:
@@ -257,7 +241,3 @@ def target_of(store: StoredRecords, target: str | None, hardware: str) -> str:
 
 def _workload(store: StoredRecords, text: str | None, hardware: str | None) -> str | None:
     return None if text is None else query.find_workload(store, text, hardware=hardware)
-
-
-def _show(answer: pl.DataFrame, form: Form, hidden: Sequence[str] = ()) -> None:
-    show(answer, form.name, form.limit, tuple(hidden))

@@ -21,14 +21,14 @@ import pyarrow as pa
 from tencost.errors import RecordError
 from tencost.records.reading.targets import parse_target
 from tencost.store.delta import whole_files
-from tencost.store.generator import ENOUGH_PROGRAMS, age
+from tencost.store.generator import age
 from tencost.store.ids import canonical_target
 from tencost.store.layout import COLUMNS, PARTITION
-from tencost.store.reading import StoredRecords, StoreView, View
+from tencost.store.measured import KEY
+from tencost.store.reading import StoredRecords, StoreView, View, preferred_generators
 
 Target = Mapping[str, Any] | str
 """A target as a mapping, as its JSON text, or as the text of an older TVM."""
-_KEY = ("hardware", "record_id")
 MEASURED = "coalesce(len(measurements), 1)"
 """SQL expression: the number of a record's measurements."""
 
@@ -97,21 +97,13 @@ class Tables:
         elif len(generators) < 2:
             chosen = "SELECT * FROM records"
         else:
-            ages = {text: number for number, text in enumerate(sorted(generators, key=age))}
-            columns = {"generator": list(ages), "age": list(ages.values())}
-            self._connection.register("generator_ages", pa.table(columns))
-            group = "workload_id, hardware, target"
-            chosen = f"""
-                WITH counted AS (
-                    SELECT {group}, generator, count(*) FILTER (status = 'ok') AS ok, any_value(age) AS age
-                    FROM records JOIN generator_ages USING (generator) GROUP BY ALL
-                ), preferred AS (
-                    SELECT {group}, generator FROM counted
-                    QUALIFY row_number() OVER (PARTITION BY {group} ORDER BY ok >= {ENOUGH_PROGRAMS} DESC,
-                        CASE WHEN ok >= {ENOUGH_PROGRAMS} THEN age ELSE ok END DESC, age DESC) = 1
-                )
-                SELECT records.* FROM records SEMI JOIN preferred USING ({group}, generator)
-            """
+            group = ("workload_id", "hardware", "target")
+            keys = ", ".join([*group, "generator"])
+            counts = self.ask(
+                f"SELECT {keys}, count(*) FILTER (status = 'ok') AS ok FROM records GROUP BY ALL"
+            )
+            self._connection.register("preferred", preferred_generators(counts, group))
+            chosen = f"SELECT records.* FROM records SEMI JOIN preferred USING ({keys})"
         self._connection.execute(f"CREATE OR REPLACE VIEW comparable AS {chosen}")
 
     def fastest(
@@ -191,7 +183,7 @@ class Tables:
         try:
             rows = removed.scan(removed.hardware()).filter(pl.col("quarantine").is_null())
             measured = pl.col("measurements").list.len().fill_null(1).cast(pl.Int64)
-            earlier_records = rows.select(*_KEY, measured.alias("measured")).collect()
+            earlier_records = rows.select(*KEY, measured.alias("measured")).collect()
         except (OSError, pl.exceptions.ComputeError) as error:
             raise RecordError(
                 f"expected the files of version {earlier.version} of {self._uri}, found some gone, vacuumed "

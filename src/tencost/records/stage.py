@@ -18,12 +18,11 @@ from tencost.errors import DatasetError
 from tencost.records.databases import Import, import_dataset, import_parts
 from tencost.records.devices import Devices
 from tencost.records.gate import judged
-from tencost.records.log_dataset import LogDataset, read_log_dataset
+from tencost.records.log_dataset import read_log_dataset
 from tencost.records.logs import is_measured
 from tencost.records.reading.report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.store.generator import UNKNOWN, age
 from tencost.store.measured import measurement_count, one_of_each
-from tencost.store.schema import to_arrow
 from tencost.store.tables import RULE_TIMES, TASKS, WORKLOADS, write_records
 from tencost.writing import whole_folder
 
@@ -63,7 +62,7 @@ def run(cfg: Config, root: Path) -> Path:
     return folder
 
 
-def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import | LogDataset:
+def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import:
     """Read a dataset in our layout, several that make one (dataset.parts), or a folder of logs in any other layout."""
     if cfg.dataset.parts:
         return import_parts([raw / part for part in cfg.dataset.parts], on_database=on_file)
@@ -73,8 +72,8 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
     return read_log_dataset(raw, cfg.dataset.name, devices, on_file)
 
 
-def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
-    read = to_arrow(imported.records) if isinstance(imported, Import) else imported.records
+def _write(folder: Path, imported: Import) -> dict[str, Any]:
+    read = imported.table
     table = one_of_each(judged(read, {task.workload_id: task.flop for task in imported.tasks}))
     measured = measurement_count(table)
     write_records(folder, table)
@@ -83,7 +82,7 @@ def _write(folder: Path, imported: Import | LogDataset) -> dict[str, Any]:
         (imported.tasks, _TASK_COLUMNS, TASKS),
     ):
         pl.DataFrame([asdict(row) for row in items], schema=schema).write_parquet(folder / name)
-    if isinstance(imported, Import) and imported.rule_times:
+    if imported.rule_times:
         rule_times = pl.DataFrame([asdict(time) for time in imported.rule_times])
         rule_times.sort("hardware", "workload_id").write_parquet(folder / RULE_TIMES)
     lines = [json.dumps(asdict(reject)) + "\n" for reject in imported.rejects]

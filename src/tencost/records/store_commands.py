@@ -1,4 +1,8 @@
-"""`tencost records quarantine`, `compact`, `vacuum`, `migrate`, `rename` and `delete`: changes of the live store."""
+"""`tencost records quarantine`, `compact`, `vacuum`, `migrate`, `rename` and `delete`: changes of a record store.
+
+Of all of them `root` is the project's, `store_uri` the record store (None: the live one), and with `dry_run` they only
+say what they would do.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,7 @@ from tencost.store.tables import open_records
 
 
 def quarantine(root: Path, *, store_uri: str | None = None, release: str | None = None) -> None:
-    """List the quarantined records, or release one or all of them.
-
-    Args:
-        root: the project's.
-        store_uri: the record store; None: the live one.
-        release: a record's id, or "all".
+    """List the quarantined records, or release one (`release`: its id) or all of them ("all").
 
     Raises:
         RecordError: no store, or no such record.
@@ -83,11 +82,6 @@ def vacuum(root: Path, *, hours: int, store_uri: str | None = None, dry_run: boo
 def migrate(root: Path, *, store_uri: str | None = None, dry_run: bool = False) -> None:
     """Give the records of a store of an earlier version their code generator, and say how many have which.
 
-    Args:
-        root: the project's.
-        store_uri: the record store; None: the live one.
-        dry_run: say it only.
-
     Raises:
         RecordError: no store.
     """
@@ -115,12 +109,7 @@ def rename(
 ) -> None:
     """Give the records of a hardware, or of a dataset, another name, and say how many.
 
-    Args:
-        root: the project's.
-        hardware: the name that they have, and the one that they get.
-        dataset: the same of a dataset; one of the two.
-        store_uri: the record store; None: the live one.
-        dry_run: say it only.
+    One of `hardware` and `dataset` holds the name that they have and the one that they get.
 
     Raises:
         ConfigError: the new name is no name of a folder.
@@ -153,15 +142,9 @@ def delete(
     store_uri: str | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Delete records, and say how many.
+    """Delete the records of a hardware, or of those read from the file `source`, and say how many.
 
-    Args:
-        root: the project's.
-        hardware: of this device.
-        source: of those read from this file only.
-        where: instead: a condition in DuckDB's SQL over the columns of `all_records`.
-        store_uri: the record store; None: the live one.
-        dry_run: say it only.
+    Instead of both, `where` is a condition in DuckDB's SQL over the columns of `all_records`.
 
     Raises:
         RecordError: no store, no such hardware, no records of the file, or a condition that is none or names none.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -43,9 +42,8 @@ def require_put_if_absent(uri: str, options: Mapping[str, str] | None = None) ->
     Raises:
         RecordError: the server writes over a file.
     """
-    settings = _settings(options)
-    endpoint = settings.get("ENDPOINT_URL_S3") or settings.get("ENDPOINT_URL") or ""
-    endpoint = endpoint or settings.get("ENDPOINT", "")
+    settings = remote.aws_settings(options)
+    endpoint = remote.endpoint_address(settings)
     key = (uri, endpoint)
     s3_compatible = uri.startswith(("s3://", "s3a://")) and not _is_amazon(endpoint)
     keys = "ACCESS_KEY_ID" in settings and "SECRET_ACCESS_KEY" in settings
@@ -67,16 +65,6 @@ def require_put_if_absent(uri: str, options: Mapping[str, str] | None = None) ->
         "server that refuses (docs/reference/store.md), or let one process at a time write and say so: "
         "AWS_S3_ALLOW_UNSAFE_RENAME=true"
     )
-
-
-def _settings(options: Mapping[str, str] | None) -> dict[str, str]:
-    """Return options and environment by names without `AWS_`: Delta Lake takes options with it and without."""
-    variables = {**os.environ, **{name.upper(): value for name, value in (options or {}).items()}}
-    settings = {
-        name: value for name, value in variables.items() if name.startswith("AWS_") and value
-    }
-    settings |= {name: value for name, value in (options or {}).items() if value}
-    return {name.upper().removeprefix("AWS_"): value for name, value in settings.items()}
 
 
 def _is_amazon(endpoint: str) -> bool:

@@ -129,7 +129,7 @@ class Folder:
                 missing_columns="insert",
                 glob=False,
                 hive_partitioning=False,
-                storage_options=remote.reading_settings(self.storage_options),
+                storage_options=self.storage_options,  # Polars has no names for some of remote.settings
             )
             hardware = pl.lit(name, pl.String).alias(PARTITION)
             filled = rows.with_columns(hardware, generator=known_generator())

@@ -15,13 +15,13 @@ a format without time stamps are known by their times.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from tencost.store.record import elapsed_ms
 from tencost.store.schema import MEASUREMENT, SCHEMA
 from tencost.store.status import Status
 
@@ -80,15 +80,13 @@ def central(rows: Sequence[Row], history: Iterable[Row]) -> Row:
     )
     base = next(origins, rows[0])
     times = [value for measurement in good for value in measurement["run_secs"]]
-    milliseconds = [1e3 * value for value in times]
     return base | {
         "timestamp": representative["timestamp"],
         "status": representative["status"],
         "error": representative["error"],
         "wall_s": representative["wall_s"],
         "run_secs": times or None,
-        "execution_elapsed_ms_mean": statistics.fmean(milliseconds) if times else None,
-        "execution_elapsed_ms_std": statistics.stdev(milliseconds) if len(times) > 1 else None,
+        **elapsed_ms(times),
         "source": {name: representative[name] for name in _PLACE},
         "quarantine": representative["quarantine"],
         "measurements": ordered if len(ordered) > 1 else None,

@@ -190,10 +190,7 @@ class StoredRecords(ABC):
 
         def fastest_first(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            needed = list(dict.fromkeys([*selected, *_CHOOSING]))
-            matches = _for_target(rows.select(*needed, latency().alias(_LATENCY)).collect(), text)
-            matches = _of_generator(matches, generator)
-            return matches.sort(_LATENCY, "record_id", nulls_last=True).select(selected)
+            return _ranked(rows, text, generator, selected).select(selected)
 
         return self._answer(fastest_first)
 
@@ -218,10 +215,8 @@ class StoredRecords(ABC):
 
         def fastest(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            keys = rows.select(*_CHOOSING, latency().alias(_LATENCY))
-            for_target = _of_generator(_for_target(keys.collect(), text), generator)
-            keys_of_n = for_target.drop_nulls(_LATENCY)
-            chosen = keys_of_n.sort(_LATENCY, "record_id").head(n).select("record_id")
+            keys = _ranked(rows, text, generator).drop_nulls(_LATENCY)
+            chosen = keys.head(n).select("record_id")
             same = pl.col("record_id").is_in(chosen["record_id"].implode())
             whole = rows.filter(same).select([*dict.fromkeys(["record_id", *selected])]).collect()
             joined = chosen.join(whole, on="record_id", how="left", maintain_order="left")
@@ -258,12 +253,22 @@ def of_preferred_generator(
     if "generator" not in records.columns or records["generator"].n_unique() < 2:
         return records
     counts = records.group_by(*group, "generator").agg((pl.col("status") == "ok").sum().alias("ok"))
-    chosen: dict[tuple[str, ...], dict[str, int]] = {}
-    for *key, text, ok in counts.select(*group, "generator", "ok").iter_rows():
-        chosen.setdefault(tuple(key), {})[text] = ok
-    rows = [(*key, preferred(of_each)) for key, of_each in chosen.items()]
-    pairs = pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
+    pairs = preferred_generators(counts, group)
     return records.join(pairs, on=[*group, "generator"], how="semi", maintain_order="left")
+
+
+def preferred_generators(counts: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
+    """Return the preferred code generator of each group, columns of `group` and generator.
+
+    Args:
+        counts: the columns of `group`, generator and ok: programs with times of a group and generator.
+        group: what a generator is preferred for.
+    """
+    of_groups: dict[tuple[str, ...], dict[str, int]] = {}
+    for *key, text, ok in counts.select(*group, "generator", "ok").iter_rows():
+        of_groups.setdefault(tuple(key), {})[text] = ok
+    rows = [(*key, preferred(of_each)) for key, of_each in of_groups.items()]
+    return pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
 
 
 def known_columns(columns: Sequence[str] | None) -> list[str]:
@@ -288,18 +293,21 @@ def _of_workload(view: View, workload_id: str, hardware: str, quarantined: bool)
     return rows if quarantined else rows.filter(pl.col("quarantine").is_null())
 
 
-def _for_target(rows: pl.DataFrame, target: str) -> pl.DataFrame:
-    """Return the rows whose target has this canonical text."""
-    texts = rows["target"].unique().to_list()
+def _ranked(
+    rows: pl.LazyFrame, target: str, generator: str | None, columns: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Return the rows for a target's canonical text and of a code generator (None: the preferred one), fastest first.
+
+    They have `columns`, those of _CHOOSING and _LATENCY.
+    """
+    needed = dict.fromkeys([*columns, *_CHOOSING])
+    frame = rows.select(*needed, latency().alias(_LATENCY)).collect()
+    texts = frame["target"].unique().to_list()
     same = [text for text in texts if canonical_target(json.loads(text)) == target]
-    return rows if len(same) == len(texts) else rows.filter(pl.col("target").is_in(same))
-
-
-def _of_generator(rows: pl.DataFrame, generator: str | None) -> pl.DataFrame:
-    """Return the rows of a code generator, of the preferred one for None."""
-    if generator is None:
-        return of_preferred_generator(rows)
-    return rows.filter(pl.col("generator") == generator)
+    frame = frame.filter(pl.col("target").is_in(same))
+    if generator is not None:
+        frame = frame.filter(pl.col("generator") == generator)
+    return of_preferred_generator(frame).sort(_LATENCY, "record_id", nulls_last=True)
 
 
 def _canonical(target: Mapping[str, Any] | str) -> str:

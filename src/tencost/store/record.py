@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -84,6 +86,17 @@ class Record:
         assert self.program_format in PROGRAM_FORMATS, self.program_format
         assert bool(self.run_secs) == (self.status is Status.ok)
         assert all(math.isfinite(value) and value > 0 for value in self.run_secs)
+
+
+def elapsed_ms(run_secs: Sequence[float]) -> dict[str, float | None]:
+    """Return RFC 4304's two columns of a record's seconds: mean and sample deviation in ms, None of too few times."""
+    milliseconds = [1e3 * value for value in run_secs]
+    return {
+        "execution_elapsed_ms_mean": statistics.fmean(milliseconds) if milliseconds else None,
+        "execution_elapsed_ms_std": (
+            statistics.stdev(milliseconds) if len(milliseconds) > 1 else None
+        ),
+    }
 
 
 _IMAGE = {"docker_tag": "TENCOST_DOCKER_TAG", "docker_hash": "TENCOST_DOCKER_HASH"}

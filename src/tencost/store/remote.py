@@ -29,7 +29,7 @@ _FIRST = {
     "retry_timeout": f"{FIRST_S}s",
 }
 _LATER = {"timeout": "60s", "connect_timeout": "5s", "max_retries": "4", "retry_timeout": "30s"}
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINTS = ("ENDPOINT_URL_S3", "ENDPOINT_URL", "ENDPOINT")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"\b([45]\d\d) [A-Z][A-Za-z]+")
 _COLOURS_AND_ARROWS = re.compile(r"\x1b\[[0-9;]*m|↳")
@@ -49,11 +49,6 @@ def is_remote(uri: str) -> bool:
 def settings(uri: str, options: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return Delta Lake's settings of a store: the options over our defaults; None for a folder."""
     return {**_LATER, **(options or {})} if is_remote(uri) else None
-
-
-def reading_settings(options: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return Polars' settings for the same store; it has no names for some of Delta Lake's."""
-    return dict(options) if options else None
 
 
 def reach_store(uri: str, options: Mapping[str, str] | None = None) -> None:
@@ -135,11 +130,20 @@ def meaning(uri: str, error: BaseException, options: Mapping[str, str] | None = 
 
 def endpoint(options: Mapping[str, str] | None = None) -> str:
     """Return the address of the object store without secrets; empty: the provider's own."""
-    variables = {name.upper(): value for name, value in (options or {}).items()}
-    addresses = [
-        value for name in _ENDPOINTS if (value := variables.get(name) or os.environ.get(name))
-    ]
-    return without_secrets(addresses[0]) if addresses else ""
+    return without_secrets(endpoint_address(aws_settings(options)))
+
+
+def endpoint_address(settings: Mapping[str, str]) -> str:
+    """Return the address of the object store, of :func:`aws_settings`; empty: the provider's own."""
+    return next((settings[name] for name in _ENDPOINTS if name in settings), "")
+
+
+def aws_settings(options: Mapping[str, str] | None) -> dict[str, str]:
+    """Return options over environment by names without `AWS_`: Delta Lake takes options with it and without."""
+    variables = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    named = [*variables.items(), *(options or {}).items()]
+    settings = {name.upper().removeprefix("AWS_"): value for name, value in named}
+    return {name: value for name, value in settings.items() if value}
 
 
 def _is_network(text: str, codes: set[str]) -> bool:

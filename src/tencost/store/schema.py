@@ -8,7 +8,6 @@ otherwise. The store is partitioned by `hardware`.
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +20,7 @@ from tencost.store.record import NetworkWeight as NetworkWeight
 from tencost.store.record import Provenance as Provenance
 from tencost.store.record import Record as Record
 from tencost.store.record import Source as Source
+from tencost.store.record import elapsed_ms
 from tencost.store.record import provenance_from_json as provenance_from_json
 
 SCHEMA_VERSION = "4"
@@ -121,7 +121,6 @@ def to_arrow(records: Iterable[Record]) -> pa.Table:
 def _row(record: Record) -> dict[str, Any]:
     """Return the columns that a record has."""
     about = record.provenance
-    milliseconds = [1e3 * value for value in record.run_secs]
     return {
         "record_id": record.record_id,
         "program_id": record.program_id,
@@ -143,10 +142,7 @@ def _row(record: Record) -> dict[str, Any]:
         "hw_model": about.hw_model,
         "runtime_config": _json(about.runtime_config),
         "execution_config": _json(about.execution_config),
-        "execution_elapsed_ms_mean": statistics.fmean(milliseconds) if milliseconds else None,
-        "execution_elapsed_ms_std": (
-            statistics.stdev(milliseconds) if len(milliseconds) > 1 else None
-        ),
+        **elapsed_ms(record.run_secs),
         "program_format": record.program_format,
         "program": record.program,
         "run_secs": list(record.run_secs) or None,

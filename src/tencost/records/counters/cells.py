@@ -94,11 +94,6 @@ def numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
     return values if len(values) == len(cells) else None
 
 
-def first_names(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def _finite(cell: object) -> float:
     try:
         value = float(cell)  # type: ignore[arg-type]

@@ -19,8 +19,8 @@ from pathlib import Path
 import polars as pl
 
 from tencost.errors import ProfileError, RecordError
-from tencost.records.counters.cells import first_names
 from tencost.records.counters.launches import Launch
+from tencost.records.reading.protocol import first_names
 from tencost.store.ids import ID_LENGTH
 from tencost.store.tables import open_records
 

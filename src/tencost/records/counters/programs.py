@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tencost.records.counters.cells import first_names
 from tencost.records.counters.launches import Columns, Launch
 from tencost.records.counters.metrics import TIME, rollup, same_kind
 from tencost.records.counters.table import Profiles
+from tencost.records.reading.protocol import first_names
 
 _SIZES = ("launch__grid_size", "launch__block_size")
 

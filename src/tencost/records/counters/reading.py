@@ -20,13 +20,12 @@ import polars as pl
 from tencost.config.parts import PROFILE_FORMATS
 from tencost.errors import ProfileError, RecordError
 from tencost.records.counters import joining
-from tencost.records.counters.cells import first_names
 from tencost.records.counters.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import TIME
-from tencost.records.counters.programs import Programs
+from tencost.records.counters.programs import Gathered, Programs
 from tencost.records.counters.stored import TABLE, load_parameters, load_profiles
 from tencost.records.counters.table import Profiles
-from tencost.records.reading.protocol import About
+from tencost.records.reading.protocol import About, first_names
 from tencost.records.reading.report import SHOWN, Rejects, in_words, storable
 from tencost.records.reading.walk import Source, Walk, recognize
 
@@ -39,29 +38,19 @@ _LARGEST = 1e30
 
 
 @dataclass(frozen=True, eq=False)
-class ReadProfiles:
-    """Programs that were read from files of counters.
+class ReadProfiles(Gathered):
+    """Programs that were read from files of counters; a note of several files says of how many.
 
     Attributes:
-        profiles: the programs.
-        units: metric -> canonical unit.
         parameters: tuning parameters where a format has some: program_id, workload and a column a parameter, null where
             a program has it not.
         rejects: how many places were left out.
-        launches: launches in the programs.
-        kernels: kernels of these, by name.
         joined: programs whose records are in a store.
-        notes: oddities that cost nothing, a sentence each; one of several files says of how many.
     """
 
-    profiles: Profiles
-    units: dict[str, str]
     parameters: pl.DataFrame
     rejects: int
-    launches: int
-    kernels: int
     joined: int
-    notes: tuple[str, ...]
 
 
 def read_profiles(*paths: Path) -> tuple[Profiles, pl.DataFrame, tuple[Reject, ...]]:
@@ -177,8 +166,8 @@ def read_files(
             f"{first_names(missing)}"
         )
     return ReadProfiles(
-        profiles, dict(gathered.units), _parameter_table([*parameters.values()]), checks.rejects.count,
-        gathered.launches, gathered.kernels, sum(program in workloads for program in ids), tuple(notes),
+        profiles, gathered.units, gathered.launches, gathered.kernels, tuple(notes),
+        _parameter_table([*parameters.values()]), checks.rejects.count, sum(program in workloads for program in ids),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import replace
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from rich.console import Console
@@ -180,10 +180,7 @@ def _download(dataset: DatasetConfig, scratch: Path, console: Console) -> Path:
     return archive
 
 
-def _receive(reply: object, archive: Path, console: Console) -> None:
-    from typing import Any
-
-    response: Any = reply
+def _receive(response: HTTPResponse, archive: Path, console: Console) -> None:
     length = response.headers.get("Content-Length")
     total = int(length) if length and length.isdigit() else None
     received = 0

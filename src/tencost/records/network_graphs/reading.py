@@ -11,6 +11,7 @@ import heapq
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import numpy as np
@@ -168,32 +169,22 @@ def _topological_order(graphs: GraphSet, graph: int) -> tuple[NDArray[np.int64],
     """Return the nodes with sources before targets, as near to their own order as can be; and an edge of a cycle."""
     count = int(graphs.node_start[graph + 1] - graphs.node_start[graph])
     edges = graphs.edges[:, graphs.edge_start[graph] : graphs.edge_start[graph + 1]]
-    targets: list[list[int]] = [[] for _ in range(count)]
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(count), ()))
     for source, target in edges.T.tolist():
-        targets[source].append(target)
-    waiting = np.bincount(edges[1], minlength=count).tolist()
-    ready = [node for node in range(count) if not waiting[node]]
-    order = []
+        sorter.add(target, source)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        source, target = error.args[1][:2]
+        cyclic = np.flatnonzero((edges[0] == source) & (edges[1] == target))
+        return np.zeros(0, np.int64), int(cyclic[0])
+    ready, order = sorted(sorter.get_ready()), []
     while ready:
-        node = heapq.heappop(ready)
-        order.append(node)
-        for target in targets[node]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                heapq.heappush(ready, target)
-    if len(order) == count:
-        return np.array(order, dtype=np.int64), None
-    # Nodes behind a cycle wait as well: walk back from one of them until a node comes again.
-    source_of = {
-        int(target): (int(source), edge)
-        for edge, (source, target) in enumerate(edges.T.tolist())
-        if waiting[source] and waiting[target]
-    }
-    node, seen = next(iter(source_of)), set()
-    while node not in seen:
-        seen.add(node)
-        node, edge = source_of[node]
-    return np.array(order, dtype=np.int64), edge
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
+        for node in sorter.get_ready():
+            heapq.heappush(ready, node)
+    return np.array(order, dtype=np.int64), None
 
 
 def _sorted(graphs: GraphSet, orders: dict[int, NDArray[np.int64]]) -> GraphSet:
@@ -286,6 +277,12 @@ def join_graph_sets(parts: Sequence[GraphSet]) -> GraphSet:
         "", "", 0, np.zeros(0, np.uint8), np.zeros((0, len(COLUMNS)), np.int32), np.zeros((2, 0), np.int32)
     )  # fmt: skip
     return concatenate([nothing.take([]), *parts])
+
+
+def plain_or_gzipped(folder: Path, name: str) -> Path | None:
+    """Return a file of a folder, or the same with `.gz` behind its name; of both the plain one, None without."""
+    candidates = (folder / name, folder / f"{name}.gz")
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def places(files: Sequence[str], lines: Sequence[int] | NDArray[np.int64], step: int) -> Places:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tencost.config import PathsConfig
 from tencost.errors import RecordError, printable
-from tencost.records.answers import show
+from tencost.records.answers import Form, show
 from tencost.records.network_times.compare import DEFAULT_BY, compare
 from tencost.records.network_times.regress import (
     BEFORE,
@@ -21,7 +21,7 @@ from tencost.records.network_times.regress import (
     table,
 )
 from tencost.records.network_times.runs import Chosen, read_program_runs, read_runs
-from tencost.records.query_command import Form, project_folder
+from tencost.records.query_command import project_folder
 
 _SINGLE = (
     "Where both sides have one run, the interval does not hold the noise between runs: time again"
@@ -36,14 +36,7 @@ def show_comparison(
     by: Sequence[str] = DEFAULT_BY,
     baseline: str | None = None,
 ) -> None:
-    """Print runs side by side.
-
-    Args:
-        store_uri: the record store; None: the live one.
-        form: how they are printed.
-        chosen: which runs.
-        by: columns that they are compared by.
-        baseline: what others are compared with.
+    """Print runs of a record store (None: the live one) side by side, as :func:`compare` does.
 
     Raises:
         RecordError: no runs, no such column or baseline.
@@ -52,7 +45,7 @@ def show_comparison(
     hidden = [] if comparison["failed"].sum() else ["failed"]
     if chosen.hardware is not None:
         hidden.append("hardware")
-    show(comparison, form.name, form.limit, hidden)
+    show(comparison, form, hidden)
     if form.name == "table" and bool((comparison["runs"] == 1).any()):
         sys.stdout.write(f"{_SINGLE}.\n")
 
@@ -69,18 +62,10 @@ def show_regressions(
     programs: bool = False,
     plot: Path | None = None,
 ) -> bool:
-    """Print the times before and since; return whether a network became slower or fails.
+    """Print the times before and since, as :func:`changes` finds them; return whether a network became slower or fails.
 
-    Args:
-        store_uri: the record store; None: the live one.
-        form: how it is printed.
-        chosen: which runs.
-        since: a day, or a version.
-        margin: by which share something must be slower at least.
-        last: runs before that count.
-        any_host: hosts count as one.
-        programs: also programs of the store that were measured before and since.
-        plot: a file that gets a plot.
+    They are those of a record store (None: the live one), with `programs` those of its programs that were measured
+    before and since. `since` is a day, or a version; `plot` a file that gets a plot.
 
     Raises:
         RecordError: no runs, or none on both sides; the plot cannot be written.
@@ -105,7 +90,7 @@ def show_regressions(
     answer = table(compared)
     if form.name == "table" and form.limit is None:
         form = replace(form, limit=max(20, len(worse)))
-    show(answer, form.name, form.limit, hidden)
+    show(answer, form, hidden)
     if form.name == "table":
         _print_summary(compared, worse, margin, plot, left_out)
     return bool(worse)

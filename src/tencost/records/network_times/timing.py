@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import statistics
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ from tencost.errors import RecordError
 from tencost.records.reading.jsonfloats import finite
 from tencost.records.reading.timestamps import moment_of
 from tencost.store.ids import canonical_json, canonical_target, text_id
-from tencost.store.record import container_image
+from tencost.store.record import container_image, elapsed_ms
 from tencost.store.status import Status
 
 if TYPE_CHECKING:
@@ -227,7 +226,6 @@ class NetworkTiming:
         program = text_id(workload, self.engine)
         where = [engine_version, self.hardware, self.host, self.cores, self.timestamp]
         runtime = {"num_cpu_threads": self.cores}
-        milliseconds = [1e3 * value for value in self.seconds]
         return {
             "record_id": text_id(
                 program,
@@ -255,10 +253,7 @@ class NetworkTiming:
             "hw_model": self.hw_model,
             "runtime_config": canonical_json(runtime),
             "execution_config": canonical_json(dict(self.execution)) if self.execution else None,
-            "execution_elapsed_ms_mean": statistics.fmean(milliseconds) if milliseconds else None,
-            "execution_elapsed_ms_std": (
-                statistics.stdev(milliseconds) if len(milliseconds) > 1 else None
-            ),
+            **elapsed_ms(self.seconds),
             "program_format": "none",
             "program": "",
             "run_secs": [float(value) for value in self.seconds] or None,

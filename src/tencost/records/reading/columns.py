@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from tencost.records.reading.protocol import About, Batch, Rows
@@ -61,17 +62,12 @@ def networks(dataset: str, rows: int) -> pa.Array:
 
 def elapsed(run_secs: pa.Array) -> dict[str, pa.Array]:
     """Return the RFC's mean and sample deviation columns, milliseconds, of lists of seconds; null without times."""
-    lengths = run_secs.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    milliseconds = run_secs.flatten().to_numpy(zero_copy_only=False) * 1e3
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    total = np.bincount(row, milliseconds, len(lengths))
-    mean = total / np.maximum(lengths, 1)
-    squares = np.bincount(row, (milliseconds - mean[row]) ** 2, len(lengths))
-    deviation = np.sqrt(squares / np.maximum(lengths - 1, 1))
-    return {
-        "execution_elapsed_ms_mean": pa.array(mean.astype(np.float32), mask=lengths < 1),
-        "execution_elapsed_ms_std": pa.array(deviation.astype(np.float32), mask=lengths < 2),
+    seconds = pl.Series(run_secs).list
+    columns = {
+        "execution_elapsed_ms_mean": seconds.mean(),
+        "execution_elapsed_ms_std": seconds.std(),
     }
+    return {name: (1e3 * column).cast(pl.Float32).to_arrow() for name, column in columns.items()}
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 
 def finite(json_value: Any) -> Any:
     """Return a JSON value with null for numbers that JSON cannot write."""
-    match json_value:
-        case float() if not math.isfinite(json_value):
-            return None
-        case list():
-            return [finite(part) for part in json_value]
-        case dict():
-            return {key: finite(part) for key, part in json_value.items()}
-    return json_value
+    return json.loads(json.dumps(json_value), parse_constant=lambda _: None)
 
 
 def with_floats(json_value: Any) -> Any:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ _LONGEST_PART = 1 << 12
 _WASTE = 1 << 26
 """Characters parsed in vain after which a damaged file is given up, if they are also 4 times those read."""
 _decode = json.JSONDecoder().raw_decode
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,15 @@ def json_objects(
 
 
 def read_objects(
-    objects: Iterable[tuple[int, dict[str, Any] | Damage]],
+    objects: Iterable[tuple[int, Item | Damage]],
     about: About,
     batch_rows: int,
-    row_of: Callable[[dict[str, Any]], dict[str, Any]],
+    row_of: Callable[[Item], dict[str, Any]],
 ) -> Iterator[Batch]:
-    """Yield the batches of a log of one record an object.
+    """Yield the batches of a log of one record an object; where a damaged file ends is a reject.
 
     Args:
-        objects: as `json_objects` yields them.
+        objects: (line, object), as `json_objects` yields them; TruncatedError, where the file is damaged, ends them.
         about: the file, the dataset.
         batch_rows: records and rejects of a batch.
         row_of: gives an object's columns by name; raises ValueError, or what a value of another type or a missing key
@@ -106,26 +107,30 @@ def read_objects(
     """
     rows: list[dict[str, Any]] = []
     rejects: list[Reject] = []
-    for line, record in objects:
-        try:
-            if isinstance(record, Damage):
-                rejects.append(Reject(about.file, line, record.reason))
-            else:
-                row = row_of(record)
-                source = {"dataset": about.dataset, "file": about.file, "line": line}
-                rows.append({**row, "source": source, "schema_version": SCHEMA_VERSION})
-                if row.get("networks") is None:
-                    rows[-1]["networks"] = [{"network": about.dataset, "weight": 1}]
-        except RecursionError:
-            rejects.append(Reject(about.file, line, "JSON nested too deeply"))
-        except ValueError as error:
-            rejects.append(Reject(about.file, line, str(error)))
-        except (TypeError, LookupError, AttributeError) as error:
-            reason = f"not of this format ({type(error).__name__}: {error}): {shorten(record)}"
-            rejects.append(Reject(about.file, line, reason))
-        if len(rows) + len(rejects) >= batch_rows:
-            yield _batch(rows, rejects)
-            rows, rejects = [], []
+    line = 0
+    try:
+        for line, record in objects:
+            try:
+                if isinstance(record, Damage):
+                    rejects.append(Reject(about.file, line, record.reason))
+                else:
+                    row = row_of(record)
+                    source = {"dataset": about.dataset, "file": about.file, "line": line}
+                    rows.append({**row, "source": source, "schema_version": SCHEMA_VERSION})
+                    if row.get("networks") is None:
+                        rows[-1]["networks"] = [{"network": about.dataset, "weight": 1}]
+            except RecursionError:
+                rejects.append(Reject(about.file, line, "JSON nested too deeply"))
+            except ValueError as error:
+                rejects.append(Reject(about.file, line, str(error)))
+            except (TypeError, LookupError, AttributeError) as error:
+                reason = f"not of this format ({type(error).__name__}: {error}): {shorten(record)}"
+                rejects.append(Reject(about.file, line, reason))
+            if len(rows) + len(rejects) >= batch_rows:
+                yield _batch(rows, rejects)
+                rows, rejects = [], []
+    except TruncatedError as error:
+        rejects.append(Reject(about.file, line + 1, str(error)))
     if rows or rejects:
         yield _batch(rows, rejects)
 

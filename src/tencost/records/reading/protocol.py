@@ -16,7 +16,7 @@ around it are kept. Blank lines and comments, where a format has them, are neith
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -35,6 +35,12 @@ def shorten(cell: object) -> str:
     """Return a value as a reason shows it."""
     text = repr(cell)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names as a message lists them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,10 @@ class Batch:
 
     records: pa.Table
     rejects: tuple[Reject, ...] = ()
+
+
+class BadLineError(ValueError):
+    """A line, or an object in it, that is not what the grammar of its format says: what was expected and found."""
 
 
 class Module(NamedTuple):

@@ -54,8 +54,8 @@ def write_layout(folder: Path, table: pa.Table | polars.DataFrame) -> list[Path]
     tasks: dict[tuple[str, str], dict[str, WeightedTask]] = {}
     columns = (arrow.column(name).to_pylist() for name in ("hardware", "foreign", "networks"))
     for row, (hardware, foreign, networks) in enumerate(zip(*columns, strict=True)):
-        task, measured = _logged(foreign)
-        rows.setdefault(_log_folder(hardware, measured) + _log_name(task), []).append(row)
+        task, log, measured = _logged(foreign)
+        rows.setdefault(_log_folder(hardware, measured) + log, []).append(row)
         for network in networks or []:
             of_network = tasks.setdefault((network["network"], task.kind), {})
             of_network.setdefault(task.workload_key, WeightedTask(task, network["weight"]))
@@ -76,8 +76,8 @@ def write_layout(folder: Path, table: pa.Table | polars.DataFrame) -> list[Path]
 
 
 @lru_cache(maxsize=4096)
-def _logged(foreign: str) -> tuple[SearchTask, bool]:
-    """Return the task of a record's line, and whether the record was measured."""
+def _logged(foreign: str) -> tuple[SearchTask, str, bool]:
+    """Return the task of a record's line, the name of its log, and whether the record was measured."""
     line = json.loads(foreign)
     key, target, *rest = line["task"]
     hardware, host, layout, names = rest + [None, "", None, []][len(rest) :]
@@ -85,12 +85,8 @@ def _logged(foreign: str) -> tuple[SearchTask, bool]:
         key, target, host, tuple(hardware) if hardware else None, layout, tuple(names)
     )
     costs = line.get("costs")
-    return task, bool(line["error_no"] or not costs or any(costs))
-
-
-@lru_cache(maxsize=4096)
-def _log_name(task: SearchTask) -> str:
-    return log_file(task.workload_key, task.kind)
+    measured = bool(line["error_no"] or not costs or any(costs))
+    return task, log_file(task.workload_key, task.kind), measured
 
 
 def _log_folder(hardware: str, measured: bool) -> str:

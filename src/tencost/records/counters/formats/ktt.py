@@ -35,7 +35,7 @@ from tencost.records.counters.cells import number
 from tencost.records.counters.launches import Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import canonical_unit, current_name, expected_unit
 from tencost.records.reading.jsonobjects import Window
-from tencost.records.reading.protocol import About
+from tencost.records.reading.protocol import About, BadLineError
 
 _OK = "Ok"
 _SIZES = {
@@ -46,10 +46,6 @@ _SIZES = {
 _RESULTS = re.compile(r'"Results"\s*:\s*\[')
 _NEXT = re.compile(r'\{\s*"(?:ComputationResults|Configuration|KernelName|Status)"')
 _BETWEEN = re.compile(r"[\s,]*")
-
-
-class _ResultError(ValueError):
-    """A malformed result: what was expected and found."""
 
 
 class KttFormat(ProfileFormat):
@@ -64,7 +60,6 @@ class KttFormat(ProfileFormat):
         return begin.startswith(b"{") and b'"Metadata"' in begin and has_results
 
     def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
-        """Yield every computation of every configuration that succeeded."""
         return _read(path, about.file)
 
 
@@ -90,7 +85,7 @@ def _read(path: Path, file: str) -> Iterator[Launch | Reject | Note]:
         else:
             try:
                 yield from list(_launches(file, line, result, metadata, run, columns))
-            except _ResultError as error:
+            except BadLineError as error:
                 yield Reject(file, line, str(error))
             except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
                 reason = (
@@ -113,13 +108,13 @@ def _launches(
     workload = result["KernelName"]
     parameters = {each["Name"]: each["Value"] for each in result["Configuration"]}
     if not isinstance(workload, str) or not all(isinstance(name, str) for name in parameters):
-        raise _ResultError("expected names of kernel and parameters, found others")
+        raise BadLineError("expected names of kernel and parameters, found others")
     if not all(isinstance(value, int | float | str) for value in parameters.values()):
-        raise _ResultError("expected numbers and words as parameters, found others")
+        raise BadLineError("expected numbers and words as parameters, found others")
     text = json.dumps([workload, sorted(parameters.items())])
     program = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     if not result["ComputationResults"]:
-        raise _ResultError("expected a computation of a kernel, found none")
+        raise BadLineError("expected a computation of a kernel, found none")
     unit, factor = canonical_unit(str(metadata.get("TimeUnit")))
     threads = metadata.get("GlobalSizeType", metadata.get("ComputeApi")) != "CUDA"
     for computed in result["ComputationResults"]:
@@ -137,7 +132,7 @@ def _launches(
         metrics.setdefault("launch__block_size", ("thread", float(math.prod(block))))
         duration = number(computed["Duration"]) * factor if unit == "ns" else math.nan
         if not duration > 0 and unit == "ns":
-            raise _ResultError(f"expected a duration above 0, found {computed['Duration']!r:.40}")
+            raise BadLineError(f"expected a duration above 0, found {computed['Duration']!r:.40}")
         names = tuple(metrics)
         units = tuple(metric_unit for metric_unit, _ in metrics.values())
         yield Launch(
@@ -172,7 +167,7 @@ def _results(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
         text = window.text[: results.start()].strip("\ufeff, \t\r\n")
         metadata = json.loads(text + "}")["Metadata"]
         if not isinstance(metadata, dict):
-            raise _ResultError("expected Metadata, found no object")
+            raise BadLineError("expected Metadata, found no object")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         yield 1, f"expected Metadata before Results, found damage: {error}"[:200]
         metadata = {}

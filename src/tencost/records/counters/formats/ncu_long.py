@@ -23,12 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tencost.records.counters.cells import first_names, number
+from tencost.records.counters.cells import number
 from tencost.records.counters.formats import _ncu
 from tencost.records.counters.launches import Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import current_name, parse_metric
 from tencost.records.reading.opening import TruncatedError
-from tencost.records.reading.protocol import About
+from tencost.records.reading.protocol import About, first_names
 
 _REQUIRED = ("ID", "Kernel Name", "Metric Name", "Metric Value")
 _RULE = "Rule Name"
@@ -62,7 +62,6 @@ class NcuLongFormat(ProfileFormat):
         return "Metric Name" in names
 
     def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
-        """Yield every launch."""
         return _ncu.read_tables(path, about.file, _LongTable)
 
 

@@ -31,12 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tencost.errors import MissingDependencyError
-from tencost.records.counters.cells import first_names, number, numbers, text_lines
+from tencost.records.counters.cells import number, numbers, text_lines
 from tencost.records.counters.formats import _ncu
 from tencost.records.counters.launches import RESERVED, Columns, Launch, Note, ProfileFormat, Reject
 from tencost.records.counters.metrics import Metric, parse_metric
 from tencost.records.reading.opening import TruncatedError, most_bytes, read_head
-from tencost.records.reading.protocol import About
+from tencost.records.reading.protocol import About, first_names
 
 _ZIP = b"PK\x03\x04"
 _MOST_ROWS = 1 << 20

@@ -56,7 +56,6 @@ class AnsorFormat(LogFormat):
         return _looks_like_a_line(value) if value is not None else bool(_START.match(last))
 
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
-        """Yield the file's records and rejects, batches of `batch_rows` records or rows.BATCH_BYTES of lines."""
         return read_lines(path, about, batch_rows, AnsorRows)
 
 

@@ -35,7 +35,6 @@ class AutotvmFormat(LogFormat):
         return any(looks_alike(line) for line in head.split(b"\n"))
 
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
-        """Yield the file's records and rejects."""
         return read_lines(path, about, batch_rows, AutotvmRows)
 
 

@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tencost.records.reading.protocol import shorten
+from tencost.records.reading.protocol import BadLineError, shorten
 from tencost.store.status import Status
 
 NAME = "autotvm"
@@ -191,10 +191,6 @@ def as_tensor(arg: Any) -> tuple[list[int], str] | None:
     if isinstance(arg, list) and len(arg) == 3 and arg[0] == "TENSOR" and isinstance(arg[1], list):
         return arg[1], arg[2]
     return None
-
-
-class BadLineError(ValueError):
-    """A line that is not of the format."""
 
 
 def load(line: bytes) -> Any:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from tencost.records.formats.autotvm.lines import BadLineError
+from tencost.records.reading.protocol import BadLineError
 
 _Value = tuple[int | str, ...] | int | str | bool | None
 PlainEntity = tuple[str, Literal["sp", "re", "an", "ot"], _Value]

@@ -12,13 +12,12 @@ import pyarrow as pa
 from tencost.errors import RecordError
 from tencost.records.formats.autotvm.lines import (
     NAME,
-    BadLineError,
     Line,
     Task,
     config_of,
     format_line,
 )
-from tencost.records.reading.protocol import BATCH_ROWS, shorten
+from tencost.records.reading.protocol import BATCH_ROWS, BadLineError, shorten
 
 
 def from_row(row: Mapping[str, Any]) -> Line:

@@ -40,6 +40,7 @@ from typing import Any
 import orjson
 
 from tencost.errors import RecordError
+from tencost.records.reading.protocol import BadLineError as BadLineError
 from tencost.records.reading.protocol import Reject as Reject
 from tencost.records.reading.protocol import shorten
 from tencost.store.ids import workload_id
@@ -70,10 +71,6 @@ class LoggedProgram:
     target: dict[str, Any]
     args_info: list[Any]
     line: int
-
-
-class BadLineError(ValueError):
-    """A line that is not what the grammar says."""
 
 
 def read_workloads(path: Path) -> tuple[list[LoggedWorkload | None], list[Reject]]:

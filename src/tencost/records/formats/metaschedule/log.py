@@ -9,9 +9,8 @@ kept under an id made of the module's text, and `additional_info` says why nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -35,8 +34,6 @@ from tencost.records.reading.protocol import (
     LogFormat,
     Module,
     Reject,
-    Rows,
-    read_lines,
 )
 from tencost.records.reading.targets import device_of
 from tencost.store.ids import canonical_json, program_id, record_id, text_id
@@ -79,19 +76,34 @@ class MetascheduleFormat(LogFormat):
 
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:
         """Yield the records; those of an unreadable workload, too."""
+        # Here, not above: tuning writes databases with tencost[tuner] alone, which has no pyarrow.
+        from tencost.records.reading.jsonobjects import read_objects
+        from tencost.store.schema import SCHEMA
+
         workloads, rejects = _workloads(workload_file(path), about)
         if rejects:
-            from tencost.store.schema import SCHEMA
-
             yield Batch(SCHEMA.empty_table(), tuple(rejects))
-        yield from read_lines(path, about, batch_rows, partial(_Rows, workloads))
+        logged = [None if workload is None else workload.logged for workload in workloads]
+        by_id = {
+            workload.logged.workload_id: workload for workload in workloads if workload is not None
+        }
+
+        def row(numbered: tuple[int, bytes]) -> dict[str, Any]:
+            number, line = numbered
+            program = parse_program(line, number, logged)
+            try:
+                return _row(program, by_id[program.workload.workload_id], about)
+            # A lone surrogate or an integer of more than 64 bits is JSON, and neither text nor a number of the store.
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:
+                raise ValueError(f"it cannot be stored: {error}") from error
+
+        programs = ((number, (number, line)) for number, line in lines(path) if line.strip())
+        yield from read_objects(programs, about, batch_rows, row)
 
     def part(self, head: bytes) -> str:
-        """Name the other file of a pair."""
         return "the workloads of a MetaSchedule database" if is_workload_file(head) else ""
 
     def modules(self, path: Path) -> list[Module]:
-        """Return the workloads of the pair."""
         workloads, _ = _workloads(workload_file(path), About("", path.name, None))
         return [
             Module(
@@ -186,7 +198,7 @@ def _workloads(path: Path, about: About) -> tuple[list[_Workload | None], list[R
 def _workload(line: bytes) -> _Workload:
     try:
         logged = parse_workload(line)
-        return _Workload(logged, _task_name(logged.mod_json), "")
+        return _Workload(logged, f"ms_{text_id(logged.mod_json)[:8]}", "")
     except RecordError as error:
         shash, mod_json = parse_workload_text(line)
         try:
@@ -199,82 +211,34 @@ def _workload(line: bytes) -> _Workload:
         )
 
 
-def _task_name(mod_json: str) -> str:
-    return f"ms_{text_id(mod_json)[:8]}"
-
-
-class _Rows(Rows):
-    """Columns that grow by a row a program; a trace is text again as soon as it was looked at."""
-
-    def __init__(self, workloads: Sequence[_Workload | None], about: About) -> None:
-        super().__init__(about)
-        self._workloads = {
-            workload.logged.workload_id: workload for workload in workloads if workload is not None
-        }
-        self._logged = [None if workload is None else workload.logged for workload in workloads]
-        self._columns: dict[str, list[Any]] = {}
-
-    def add(self, number: int, line: bytes) -> None:
-        if not line.strip():
-            return
-        try:
-            program = parse_program(line, number, self._logged)
-        except (ValueError, RecursionError) as error:
-            self.rejects.append(Reject(self.about.file, number, str(error)))
-            return
-        try:
-            values = self._values(program)
-        # A lone surrogate or an integer of more than 64 bits is JSON, and neither text nor a number of the store.
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            self.rejects.append(Reject(self.about.file, number, f"it cannot be stored: {error}"))
-            return
-        for name, value in values.items():
-            self._columns.setdefault(name, []).append(value)
-        self.lines.append(number)
-
-    def _values(self, program: LoggedProgram) -> dict[str, Any]:
-        workload = self._workloads[program.workload.workload_id]
-        identity = program_id(workload.logged.workload_id, program.target["kind"], program.trace)
-        hardware = device_of(program.target, self.about)
-        hardware.encode()
-        timing = timing_from_log(program.run_secs)
-        foreign: dict[str, Any] = {"format": "metaschedule", "shash": workload.logged.shash}
-        if timing.status is not Status.ok:
-            foreign["run_secs"] = program.run_secs
-        return {
-            "record_id": record_id(identity, program.target, hardware),
-            "program_id": identity,
-            "workload_id": workload.logged.workload_id,
-            "task_name": workload.task_name,
-            "workload": f"tir.{workload.task_name}",
-            "workload_args": orjson.dumps(program.args_info).decode(),
-            "hardware": hardware,
-            "target": json.dumps(program.target, sort_keys=True, separators=(",", ":")),
-            "program": orjson.dumps(program.trace).decode(),
-            "run_secs": list(timing.run_secs) or None,
-            "status": timing.status.value,
-            "error": timing.error or None,
-            "additional_info": (
-                json.dumps({"workload_unreadable": workload.unreadable})
-                if workload.unreadable
-                else None
-            ),
-            "foreign": json.dumps(foreign, separators=(",", ":")),
-        }
-
-    def batch(self) -> Batch:
-        # Here, not above: tuning writes databases with tencost[tuner] alone, which has no pyarrow.
-        from tencost.records.reading.columns import networks, record_table, sources
-        from tencost.store.schema import SCHEMA
-
-        if not self.lines:
-            return Batch(SCHEMA.empty_table(), tuple(self.rejects))
-        rows = len(self.lines)
-        about = self.about
-        columns = {
-            **self._columns,
-            "networks": networks(about.dataset, rows),
-            "source": sources(about.dataset, about.file, self.lines),
-        }
-        constants = {"engine": "tvm", "program_format": "metaschedule_trace"}
-        return Batch(record_table(rows, columns, constants), tuple(self.rejects))
+def _row(program: LoggedProgram, workload: _Workload, about: About) -> dict[str, Any]:
+    """Return the columns of a program that is of a workload."""
+    identity = program_id(workload.logged.workload_id, program.target["kind"], program.trace)
+    hardware = device_of(program.target, about)
+    hardware.encode()
+    timing = timing_from_log(program.run_secs)
+    foreign: dict[str, Any] = {"format": "metaschedule", "shash": workload.logged.shash}
+    if timing.status is not Status.ok:
+        foreign["run_secs"] = program.run_secs
+    return {
+        "record_id": record_id(identity, program.target, hardware),
+        "program_id": identity,
+        "workload_id": workload.logged.workload_id,
+        "task_name": workload.task_name,
+        "workload": f"tir.{workload.task_name}",
+        "workload_args": orjson.dumps(program.args_info).decode(),
+        "engine": "tvm",
+        "hardware": hardware,
+        "target": json.dumps(program.target, sort_keys=True, separators=(",", ":")),
+        "program_format": "metaschedule_trace",
+        "program": orjson.dumps(program.trace).decode(),
+        "run_secs": list(timing.run_secs) or None,
+        "status": timing.status.value,
+        "error": timing.error or None,
+        "additional_info": (
+            json.dumps({"workload_unreadable": workload.unreadable})
+            if workload.unreadable
+            else None
+        ),
+        "foreign": json.dumps(foreign, separators=(",", ":")),
+    }

@@ -22,6 +22,7 @@ renamed record carries what it takes to go back under the key ORIGINAL::
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -77,13 +78,7 @@ def same(first: Any, second: Any) -> bool:
     """Say whether two JSON values are written alike: 1 is not 1.0, NaN is NaN."""
     if first is second:
         return True
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list):
-        return len(first) == len(second) and all(map(same, first, second))
-    return repr(first) == repr(second) if isinstance(first, float) else bool(first == second)
+    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
 
 
 def difference(target: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[Object, list[str]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -40,7 +39,7 @@ from tencost.records.reading.protocol import shorten
 from tencost.records.reading.targets import parse_target
 from tencost.records.reading.timestamps import epoch_seconds
 from tencost.store.ids import canonical_json, canonical_target, text_id
-from tencost.store.record import PROGRAM_FORMATS
+from tencost.store.record import PROGRAM_FORMATS, elapsed_ms
 from tencost.store.status import FAILURE_SECONDS, Status, Timing, timing_from_log
 
 NAME = "rfc4304"
@@ -261,11 +260,9 @@ def _columns_object(row: Mapping[str, Any], mean_only: bool) -> Object:
             record[name] = json.loads(cell) if is_json else cell
     if not row["run_secs"]:
         return record | {name: row[name] for name in ("status", "error") if row[name]}
-    milliseconds = [1e3 * seconds for seconds in row["run_secs"]]
-    record[_MEAN] = statistics.fmean(milliseconds)
-    record[_DEVIATION] = statistics.stdev(milliseconds) if len(milliseconds) > 1 else None
+    record |= elapsed_ms(row["run_secs"])
     if not mean_only:
-        record["runtime_raw"] = [{"runtime_ms": time} for time in milliseconds]
+        record["runtime_raw"] = [{"runtime_ms": 1e3 * seconds} for seconds in row["run_secs"]]
     return record
 
 
@@ -393,13 +390,14 @@ def _elapsed(
     record: Object, run_secs: tuple[float, ...], raw: bool, execution: Object | None
 ) -> dict[str, float | None]:
     """Return the two elapsed columns, milliseconds: as the record says, else of its times."""
+    elapsed = elapsed_ms(run_secs)
     if not run_secs:
-        return {_MEAN: None, _DEVIATION: None}
+        return elapsed
     mean, deviation = _float32(record.get(_MEAN)), _float32(record.get(_DEVIATION))
     if mean is None or mean <= 0:
-        mean = 1e3 * statistics.fmean(run_secs)
-    if deviation is None and len(run_secs) > 1:
-        deviation = 1e3 * statistics.stdev(run_secs)
+        mean = elapsed[_MEAN]
+    if deviation is None:
+        deviation = elapsed[_DEVIATION]
     single = len(run_secs) == 1 if raw else (execution or {}).get("repeat") == 1
     if deviation is not None and (deviation < 0 or single):
         deviation = None

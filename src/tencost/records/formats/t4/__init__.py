@@ -88,7 +88,6 @@ class T4Format(LogFormat):
         return is_json and all(key in head for key in (b'"configuration"', b'"invalidity"'))
 
     def part(self, head: bytes) -> str:
-        """Return what a T1 description is; empty for any other file."""
         return "the description of a T4 search space (T1)" if b'"TuningParameters"' in head else ""
 
     def read(self, path: Path, about: About, batch_rows: int = BATCH_ROWS) -> Iterator[Batch]:

@@ -45,6 +45,7 @@ from tencost.records.network_graphs.reading import (
     bad_latency,
     join_graph_sets,
     places,
+    plain_or_gzipped,
 )
 from tencost.records.reading.protocol import About
 from tencost.writing import whole_folder
@@ -74,9 +75,9 @@ class _FamilyError(Exception):
 
 @dataclass(eq=False)
 class _Family:
-    """A family as it was read, and what was left out."""
+    """A family as it was read, and what was left out; nothing is read of one that cannot be."""
 
-    read: LabelledGraphs | None = None
+    read: LabelledGraphs
     node_line: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     edge_line: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     rejects: list[GraphReject] = field(default_factory=list)
@@ -97,20 +98,18 @@ def read(folder: Path) -> ReadGraphs:
             f"expected label-<device>.csv of at least one device in {folder}, found none"
         )
     contents = {name: _read_family(name, path, hardware) for name, path in sorted(families.items())}
-    whole = {name: family for name, family in contents.items() if family.read is not None}
-    parts = [family.read for family in whole.values() if family.read is not None]
-    nodes = [f"{name}/{NODES}" for name, family in whole.items() for _ in family.node_line]
-    edges = [f"{name}/{EDGES}" for name, family in whole.items() for _ in family.edge_line]
-    none = np.zeros(0, np.int64)
+    parts = list(contents.values())
+    nodes = [f"{name}/{NODES}" for name, family in contents.items() for _ in family.node_line]
+    edges = [f"{name}/{EDGES}" for name, family in contents.items() for _ in family.edge_line]
     return ReadGraphs(
         LabelledGraphs(
-            join_graph_sets([part.graphs for part in parts]),
+            join_graph_sets([family.read.graphs for family in parts]),
             hardware,
-            np.concatenate([np.zeros((0, len(hardware))), *(part.latency_ms for part in parts)]),
+            np.concatenate([family.read.latency_ms for family in parts]),
         ),
-        places(nodes, np.concatenate([none, *(family.node_line for family in whole.values())]), 1),
-        places(edges, np.concatenate([none, *(family.edge_line for family in whole.values())]), 1),
-        tuple(reject for family in contents.values() for reject in family.rejects),
+        places(nodes, np.concatenate([family.node_line for family in parts]), 1),
+        places(edges, np.concatenate([family.edge_line for family in parts]), 1),
+        tuple(reject for family in parts for reject in family.rejects),
     )
 
 
@@ -166,13 +165,8 @@ def _folders(folder: Path) -> list[Path]:
     )
 
 
-def _file(folder: Path, name: str) -> Path | None:
-    candidates = (folder / name, folder / f"{name}.gz")
-    return next((path for path in candidates if path.is_file()), None)
-
-
 def _structure(folder: Path) -> bool:
-    return any(_file(folder, name) for name in _STRUCTURE)
+    return any(plain_or_gzipped(folder, name) for name in _STRUCTURE)
 
 
 def _devices(families: list[Path]) -> tuple[str, ...]:
@@ -189,7 +183,8 @@ def _devices(families: list[Path]) -> tuple[str, ...]:
 
 
 def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Family:
-    content = _Family()
+    nothing = LabelledGraphs(join_graph_sets([]), hardware, np.zeros((0, len(hardware))))
+    content = _Family(nothing)
 
     def reject(file: str, line: int, reason: str, graph: int = -1) -> None:
         content.rejects.append(GraphReject(f"{family}/{file}", line, reason, family, graph))
@@ -246,7 +241,7 @@ def _read_family(family: str, folder: Path, hardware: tuple[str, ...]) -> _Famil
 
 
 def _text(folder: Path, name: str) -> bytes:
-    path = _file(folder, name)
+    path = plain_or_gzipped(folder, name)
     if path is None:
         raise _FamilyError(name, 0, f"expected {name} or {name}.gz, found neither")
     try:
@@ -273,7 +268,7 @@ def _counts(folder: Path, name: str) -> NDArray[np.int64]:
 
 
 def _positions(folder: Path, count: int) -> NDArray[np.int32]:
-    if _file(folder, POSITIONS) is None:
+    if plain_or_gzipped(folder, POSITIONS) is None:
         return np.arange(count, dtype=np.int32)
     rows = read_rows(_lines(folder, POSITIONS), 1)
     position = rows.numbers[:, 0]
@@ -319,7 +314,7 @@ def _latencies(
     labels = {name: device for device, name in DEVICES.items()}
     for device, name in enumerate(hardware):
         file_names = (f"label-{labels.get(name, name)}.csv", f"label-{name}.csv")
-        file = next((each for each in file_names if _file(folder, each) is not None), None)
+        file = next((each for each in file_names if plain_or_gzipped(folder, each)), None)
         if file is None:
             continue
         where = f"{family}/{file}"
@@ -355,7 +350,6 @@ class CgFormat(GraphFormat):
         return any(_structure(each) for each in (path, *_folders(path)))
 
     def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
-        """Yield all networks of the folder, see :func:`read`."""
         yield read(path)
 
 

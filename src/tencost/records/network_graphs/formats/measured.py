@@ -24,6 +24,7 @@ from tencost.records.network_graphs.reading import (
     ReadGraphs,
     one_graph,
     places,
+    plain_or_gzipped,
 )
 from tencost.records.reading.protocol import About
 
@@ -40,7 +41,7 @@ def read(folder: Path) -> ReadGraphs:
         GraphError: it is not said what was measured on, or no line is one of a measured network.
     """
     hardware = _hardware(folder / HARDWARE_FILE)
-    path = _measured(folder)
+    path = plain_or_gzipped(folder, MEASURED_FILE)
     assert path is not None
     graphs: list[GraphSet] = []
     latencies: list[float] = []
@@ -82,11 +83,6 @@ def read(folder: Path) -> ReadGraphs:
         np.array([latencies[place] for place in order])[:, None],
     )
     return ReadGraphs(labelled, where, where, tuple(rejects))
-
-
-def _measured(folder: Path) -> Path | None:
-    names = (MEASURED_FILE, f"{MEASURED_FILE}.gz")
-    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _content(path: Path) -> bytes:
@@ -140,10 +136,10 @@ class MeasuredFormat(GraphFormat):
 
     def recognizes(self, path: Path, _head: bytes) -> bool:
         """Say whether the folder has lines of measured networks and says of what hardware."""
-        return (path / HARDWARE_FILE).is_file() and _measured(path) is not None
+        measured = plain_or_gzipped(path, MEASURED_FILE)
+        return (path / HARDWARE_FILE).is_file() and measured is not None
 
     def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
-        """Yield all networks of the folder, see :func:`read`."""
         yield read(path)
 
 

@@ -42,7 +42,7 @@ from tencost.records.network_graphs.reading import (
     places,
 )
 from tencost.records.reading.opening import TruncatedError, lines
-from tencost.records.reading.protocol import About
+from tencost.records.reading.protocol import About, BadLineError
 
 DEVICES = {
     "cortexA76cpu_tflite21": "cortex-a76",
@@ -62,10 +62,6 @@ _POOLING = frozenset(("AvgPool", "MaxPool"))
 _INT32 = 2**31 - 1
 
 
-class _LineError(ValueError):
-    """A line that is no network: what was expected and found."""
-
-
 def read(folder: Path) -> ReadGraphs:
     """Read all families of a folder, line by line."""
     graphs: list[GraphSet] = []
@@ -82,7 +78,7 @@ def read(folder: Path) -> ReadGraphs:
             reject = partial(GraphReject, path.name, number, family=family, graph=position)
             try:
                 graph, latency, reasons = _labelled(line, family, position)
-            except _LineError as error:
+            except BadLineError as error:
                 rejects.append(reject(str(error)))
                 continue
             rejects += map(reject, reasons)
@@ -121,9 +117,9 @@ def _labelled(line: bytes, family: str, position: int) -> tuple[GraphSet, list[f
     try:
         entry = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise _LineError(f"expected a JSON object, found none ({error})") from error
+        raise BadLineError(f"expected a JSON object, found none ({error})") from error
     if not isinstance(entry, dict) or not isinstance(entry.get("graph"), dict):
-        raise _LineError("expected a JSON object with a graph, found something else")
+        raise BadLineError("expected a JSON object with a graph, found something else")
     latency: list[float] = []
     reasons = []
     for key, hardware in DEVICES.items():
@@ -153,15 +149,15 @@ def _graph(
                     sources[number[name]][number[source]] = None
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             what = f"{type(error).__name__}: {error}"
-            raise _LineError(
+            raise BadLineError(
                 f"expected nodes with inbounds, outbounds and attr, found another at {name!r} ({what})"
             ) from error
-        except _LineError as error:
-            raise _LineError(f"{error} at {name!r}") from error
+        except BadLineError as error:
+            raise BadLineError(f"{error} at {name!r}") from error
     for name, node in nodes.items():
         outbounds = node.get("outbounds", ())
         if not isinstance(outbounds, list | tuple):
-            raise _LineError(f"expected a list of outbounds, found {outbounds!r:.40} at {name!r}")
+            raise BadLineError(f"expected a list of outbounds, found {outbounds!r:.40} at {name!r}")
         for target in outbounds:
             if isinstance(target, str) and target in number:
                 sources[number[target]].setdefault(number[name])
@@ -174,7 +170,7 @@ def _node(node: dict[str, Any], nodes: dict[str, Any]) -> tuple[int, list[int]]:
     about = node["attr"]
     kind = _SAME.get(about["type"], about["type"])
     if kind not in OPERATOR_CODES:
-        raise _LineError(f"expected one of {len(OPERATORS)} known operators, found {kind!r:.40}")
+        raise BadLineError(f"expected one of {len(OPERATORS)} known operators, found {kind!r:.40}")
     inputs = about.get("input_shape")
     if inputs is None:
         before = (source for source in node["inbounds"] if source in nodes)
@@ -200,7 +196,7 @@ def _shape(shapes: Sequence[Any]) -> list[int]:
     """Return the first shape, padded with zeros."""
     shape = _numbers(shapes[0], None) if shapes else []
     if len(shape) > 5:
-        raise _LineError(f"expected shapes of at most five numbers, found {len(shape)}")
+        raise BadLineError(f"expected shapes of at most five numbers, found {len(shape)}")
     return shape + [0] * (5 - len(shape))
 
 
@@ -208,16 +204,16 @@ def _height_width(numbers: Any) -> list[int]:
     """Return height and width of two numbers, or of TensorFlow's four with the batch and the channels around them."""
     sizes = _numbers(numbers, None)
     if len(sizes) not in (2, 4):
-        raise _LineError(f"expected a height and a width, found {numbers!r:.40}")
+        raise BadLineError(f"expected a height and a width, found {numbers!r:.40}")
     return sizes if len(sizes) == 2 else sizes[1:3]
 
 
 def _numbers(values: Any, count: int | None) -> list[int]:
     if not isinstance(values, list) or (count is not None and len(values) != count):
-        raise _LineError(f"expected {count or 'some'} numbers, found {values!r:.40}")
+        raise BadLineError(f"expected {count or 'some'} numbers, found {values!r:.40}")
     numbers = [-1 if value is None else value for value in values]
     if not all(type(value) is int and abs(value) <= _INT32 for value in numbers):
-        raise _LineError(f"expected whole numbers below 2^31, found {values!r:.40}")
+        raise BadLineError(f"expected whole numbers below 2^31, found {values!r:.40}")
     return numbers
 
 
@@ -231,7 +227,6 @@ class NnMeterFormat(GraphFormat):
         return bool(_files(path)) and not (path / "hardware.json").exists()
 
     def read(self, path: Path, _about: About) -> Iterator[ReadGraphs]:
-        """Yield all networks of the folder, see :func:`read`."""
         yield read(path)
 
 
