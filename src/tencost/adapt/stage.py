@@ -33,6 +33,7 @@ from tencost.adapt.measuring import Labeller
 from tencost.adapt.pool import LabelPool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
+from tencost.evaluate.interval import interval_text
 from tencost.features.rows.ragged import IntArray
 from tencost.features.rows.summary import summarize_programs
 from tencost.models.programs.bundle import (
@@ -111,7 +112,7 @@ class _Outcome:
         """Return the figures, a line each, and why the adapted model is refused where it is."""
         lines = [
             f"{metric} of labelled tasks left out: {figure.before:.3f} as it was, {figure.after:.3f} "
-            f"{self.mode.value}, difference {figure.gain.mean:+.3f} [{figure.gain.low:+.3f}, {figure.gain.high:+.3f}]"
+            f"{self.mode.value}, difference {interval_text(figure.gain)}"
             for metric, figure in self.figures.items()
         ]
         if not self.refused:

@@ -41,6 +41,15 @@ class Interval:
         """Upper end."""
         return self.mean + self.half_width
 
+    def text(self, form: str) -> str:
+        """Return `0.812 ± 0.004`, numbers as in `form`; the mean alone without an interval; empty without either."""
+        if math.isnan(self.mean):
+            return ""
+        mean = f"{self.mean:{form}}"
+        if math.isnan(self.half_width):
+            return mean
+        return f"{mean} ± {self.half_width:{form.lstrip('+')}}"
+
 
 def seed_interval(values: Sequence[float]) -> Interval:
     """Mean ± t_{0.975, S−1} · s / √S over S seeds (Student's t; s divides by S − 1)."""
@@ -64,6 +73,14 @@ class Difference:
     low: float
     high: float
     num_resamples: int
+
+
+def interval_text(difference: Difference | Interval, form: str = "+.3f") -> str:
+    """Return `+0.071 [-0.101, +0.175]`, numbers as in `form`; without an interval `+0.071 (no interval)`."""
+    mean = f"{difference.mean:{form}}"
+    if math.isnan(difference.low) and not math.isnan(difference.mean):
+        return f"{mean} (no interval)"
+    return f"{mean} [{difference.low:{form}}, {difference.high:{form}}]"
 
 
 def resample_tasks(

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tencost.errors import ConfigError
+from tencost.evaluate.interval import interval_text
 from tencost.evaluate.leaderboard_table import markdown_table, print_tables, terminal_table, wide
 from tencost.evaluate.lost_time import decisive
 from tencost.evaluate.program_board import ProgramBoard, by_validation, regret
@@ -143,7 +144,7 @@ def _notes(board: ProgramBoard) -> list[str]:
         )
     for gain in board.gains:
         parts = [
-            f"{COLUMNS[name]} {difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+            f"{COLUMNS[name]} {interval_text(difference)}"
             for name, difference in gain.differences.items()
         ]
         lines.append(

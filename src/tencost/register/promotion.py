@@ -30,13 +30,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tencost.evaluate.interval import Difference
+from tencost.evaluate.interval import Difference, interval_text
 from tencost.register.verdict import (
     Check,
     PromotionVerdict,
     check_challenger,
     decide,
-    interval_text,
     sentence,
 )
 

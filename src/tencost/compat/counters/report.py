@@ -146,9 +146,9 @@ def pretraining_grid(
     )
     for summary in summaries:
         figures = [summary.every, summary.later, *(summary.steps[step] for step in steps)]
-        grid.add(summary.arm, *map(_figure_text, figures))
+        grid.add(summary.arm, *(figure.text(".3f") for figure in figures))
     for name, interval in differences:
-        grid.add(name, _figure_text(interval, sign=True), *([""] * (1 + len(steps))))
+        grid.add(name, interval.text("+.3f"), *([""] * (1 + len(steps))))
     return grid
 
 
@@ -179,14 +179,7 @@ def _pairs(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
 
 
 def _outcome_text(outcome: Outcome) -> str:
-    return outcome.reason or f"{_figure_text(outcome.top)} ({outcome.columns})"
-
-
-def _figure_text(interval: Interval, *, sign: bool = False) -> str:
-    if math.isnan(interval.mean):
-        return ""
-    text = f"{interval.mean:+.3f}" if sign else f"{interval.mean:.3f}"
-    return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.3f}"
+    return outcome.reason or f"{outcome.top.text('.3f')} ({outcome.columns})"
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from tencost.compat.curves.label_curve import FIGURES, NATIVE, Summary
-from tencost.evaluate.interval import Interval
 from tencost.evaluate.plots import MARKERS, PALETTE
 
 TITLES = {"top1": "top-1", "top5": "top-5", "pairwise": "pairwise", "geo1": "geo1"}
@@ -24,9 +22,9 @@ def markdown(summaries: Sequence[Summary]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for summary in summaries:
         if summary.mode == NATIVE:
-            cells = [_format_interval(summary.value[name], "{:.3f}") for name in FIGURES]
+            cells = [summary.value[name].text(".3f") for name in FIGURES]
         else:
-            cells = [_format_interval(summary.share[name], "{:.0f}") + " %" for name in FIGURES]
+            cells = [summary.share[name].text(".0f") + " %" for name in FIGURES]
         lines.append("| " + " | ".join([summary.mode, str(summary.labels), *cells]) + " |")
     return "\n".join(lines) + "\n"
 
@@ -78,9 +76,3 @@ def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=120, metadata={"Software": None})
-
-
-def _format_interval(interval: Interval, form: str) -> str:
-    if math.isnan(interval.half_width):
-        return form.format(interval.mean)
-    return f"{form.format(interval.mean)} ± {form.format(interval.half_width)}"
