@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from tencost.compat.curves.label_curve import FIGURES, NATIVE, Summary
-from tencost.evaluate.plots import MARKERS, PALETTE
+from tencost.evaluate.plots import MARKERS, PALETTE, new_figure, save_figure
 
 TITLES = {"top1": "top-1", "top5": "top-5", "pairwise": "pairwise", "geo1": "geo1"}
 
@@ -46,9 +44,7 @@ def write_csv(summaries: Sequence[Summary], path: Path) -> None:
 
 def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
     """Draw each figure as per cent of the native model's against labels, a line a mode."""
-    figure = Figure(figsize=(3.1 * len(FIGURES), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(FIGURES))
+    figure, axes = new_figure(1, len(FIGURES), 3.1, 3.1)
     modes = list(dict.fromkeys(summary.mode for summary in summaries if summary.mode != NATIVE))
     for axis, name in zip(axes, FIGURES, strict=True):
         for index, mode in enumerate(modes):
@@ -70,9 +66,7 @@ def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
         axis.set_xlim(left=-5)
         axis.set_title(TITLES[name], fontsize=10)
         axis.set_xlabel("labels")
-        axis.grid(color="#e4e4e4")
     axes[0].set_ylabel("% of the native model")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    save_figure(figure, title, path)
