@@ -24,7 +24,7 @@ from tencost.evaluate import metrics
 from tencost.evaluate import replayed_search as search
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.program_board import FLOOR, ORACLE, ProgramBoard
-from tencost.evaluate.scoring import CURVE_STEPS, HEADLINE, SeedScore
+from tencost.evaluate.scoring import CURVE_STEPS, HEADINGS, SeedScore
 from tencost.evaluate.truth import Truth
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ Curves = Mapping[str, Sequence[SeedScore]]
 
 def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
     """Bars of the headline figures with their intervals; the floor is a line."""
-    names = tuple((metric, metric.replace("_", " ").replace("top", "top-")) for metric in HEADLINE)
-    figure, axes = new_figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
-    for axis, (metric, heading) in zip(axes, names, strict=True):
+    figure, axes = new_figure(1, len(HEADINGS), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
+    for axis, (metric, heading) in zip(axes, HEADINGS.items(), strict=True):
         rows = board.models[::-1]
         means = [row.mean(metric) for row in rows]
         spread = [np.nan_to_num(row.metrics[metric].half_width) for row in rows]

@@ -12,15 +12,8 @@ from tencost.evaluate.interval import interval_text
 from tencost.evaluate.leaderboard_table import markdown_table, print_tables, terminal_table, wide
 from tencost.evaluate.lost_time import decisive
 from tencost.evaluate.program_board import ProgramBoard, by_validation, regret
+from tencost.evaluate.scoring import HEADINGS
 
-HEADINGS = {
-    "geo1": "geo1",
-    "top1": "top-1",
-    "top5": "top-5",
-    "pairwise": "pairwise",
-    "search_score": "search score",
-}
-"""Headline metric -> heading."""
 COLUMNS = HEADINGS | {
     "pick_rule": "pick/rule",
     "trials_10pct": "trials to 10 %",

@@ -47,8 +47,9 @@ from tencost.evaluate.program_board import (
     headline,
     program_row_fields,
 )
-from tencost.evaluate.report import HEADINGS, print_program_board, program_board_markdown
+from tencost.evaluate.report import print_program_board, program_board_markdown
 from tencost.evaluate.scoring import (
+    HEADINGS,
     HEADLINE,
     SeedScore,
     oracle,

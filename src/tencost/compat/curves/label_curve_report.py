@@ -10,13 +10,12 @@ import polars as pl
 
 from tencost.compat.curves.label_curve import FIGURES, NATIVE, Summary
 from tencost.evaluate.plots import MARKERS, PALETTE, new_figure, save_figure
-
-TITLES = {"top1": "top-1", "top5": "top-5", "pairwise": "pairwise", "geo1": "geo1"}
+from tencost.evaluate.scoring import HEADINGS
 
 
 def markdown(summaries: Sequence[Summary]) -> str:
     """Return the table: of the native model the figures, of all others per cent of them, mean ± 95 % over seeds."""
-    head = ["mode", "labels", *(TITLES[name] for name in FIGURES)]
+    head = ["mode", "labels", *(HEADINGS[name] for name in FIGURES)]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for summary in summaries:
         if summary.mode == NATIVE:
@@ -64,7 +63,7 @@ def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
         axis.axhline(100.0, color="black", linestyle=":", linewidth=1.2, label="native")
         axis.set_xscale("symlog", linthresh=50)
         axis.set_xlim(left=-5)
-        axis.set_title(TITLES[name], fontsize=10)
+        axis.set_title(HEADINGS[name], fontsize=10)
         axis.set_xlabel("labels")
     axes[0].set_ylabel("% of the native model")
     handles, names = axes[0].get_legend_handles_labels()

@@ -33,7 +33,7 @@ from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.leaderboard_table import wide
-from tencost.evaluate.scoring import SeedScore, score_records
+from tencost.evaluate.scoring import HEADINGS, SeedScore, score_records
 from tencost.evaluate.stage import load_truth
 from tencost.evaluate.truth import Truth
 from tencost.features.device import attributes, device_names
@@ -46,7 +46,6 @@ from tencost.train.fit.seeds import SeedJob, train_seeds
 from tencost.writing import whole_file
 
 METRICS = ("pairwise", "geo1", "top1", "top5", "search_score")
-HEADINGS = ("pairwise", "geo1", "top-1", "top-5", "search score")
 NATIVE, POOLED, KNOWING = "native", "pooled", "pooled with device"
 FEW = "native, few"
 GOAL = 0.97
@@ -270,7 +269,8 @@ def shares(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    head = ["hardware", "model", "records", *HEADINGS, "pairwise of native", "geo1 of native"]
+    headings = [HEADINGS[name] for name in METRICS]
+    head = ["hardware", "model", "records", *headings, "pairwise of native", "geo1 of native"]
     lines = [head]
     for outcome in outcomes:
         of_native = [f"{100 * share:.1f} %" for share in shares(outcome, outcomes).values()]
