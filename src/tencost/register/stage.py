@@ -28,7 +28,6 @@ from tencost.evaluate.leaderboard import Board, Row
 from tencost.register import registry
 from tencost.register.registry import Offer, Version
 from tencost.register.verdict import YES, PromotionVerdict
-from tencost.tracking import orphaned_runs
 from tencost.tracking import runs as tracking
 from tencost.tracking.runs import TrackedRun
 from tencost.writing import whole_file
@@ -167,7 +166,7 @@ def run(
         client = registry.connect(tracking.setup(root, cfg.experiment_name))
         champion = registry.find_champion(client, subject.model_name)
         offer = subject.offer()
-        run_id = _training_run(client, cfg, subject.COMMAND, *subject.training(), seeds)
+        run_id = _training_run(client, subject, seeds)
         version, new = registry.register_offer(client, offer, run_id=run_id, description="")
         verdict: V | PromotionVerdict
         if champion is not None and champion.number == version.number:
@@ -187,22 +186,18 @@ def run(
     return verdict
 
 
-def _training_run(
-    client: Any, cfg: Config, command: str, folder: Path, digest: str, seeds: tuple[int, ...]
-) -> str:
+def _training_run(client: Any, subject: RegistrationSubject[R, V], seeds: tuple[int, ...]) -> str:
     """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
+    cfg, (folder, digest) = subject.cfg, subject.training()
     trained = tracking.training_run(client, cfg.experiment_name, digest)
     if trained is not None:
         return trained
-    experiment = client.get_experiment_by_name(cfg.experiment_name)
-    hardware = cfg.hardware.name
-    tags = {"tencost.stage": command, "hardware": hardware, **orphaned_runs.process_tags()}
-    run = client.create_run(experiment.experiment_id, run_name=f"register {hardware}", tags=tags)
-    run_id = str(run.info.run_id)
-    client.log_param(run_id, "seeds", ",".join(map(str, seeds)))
-    client.log_artifacts(run_id, str(folder), registry.BUNDLES)
-    client.set_terminated(run_id)
-    return run_id
+    name, parameters = f"register {cfg.hardware.name}", {"seeds": ",".join(map(str, seeds))}
+    with tracking.start_run(
+        cfg, subject.root, stage=subject.COMMAND, name=name, parameters=parameters
+    ) as tracked:
+        tracked.log_artifacts(folder, registry.BUNDLES)
+    return tracked.run_id
 
 
 def _write(

@@ -115,8 +115,8 @@ class TrackedRun:
         """Log a file."""
         self.client.log_artifact(self.run_id, str(path), folder)
 
-    def log_artifacts(self, path: Path, folder: str) -> None:
-        """Log a folder's content under a name."""
+    def log_artifacts(self, path: Path, folder: str | None = None) -> None:
+        """Log a folder's content, under a name if one is given."""
         self.client.log_artifacts(self.run_id, str(path), folder)
 
     def log_dataset(
