@@ -138,7 +138,6 @@ def seeded_bootstrap(
     b: Sequence[Statistic],
     stratum: Ints,
     *,
-    seed: int = 0,
     num_resamples: int = 2000,
     clusters: Ints | None = None,
 ) -> Difference:
@@ -151,13 +150,12 @@ def seeded_bootstrap(
         a: one statistic a seed.
         b: the same for the other side.
         stratum: int64 [T], the network of each task.
-        seed: of the draws.
         num_resamples: B.
         clusters: see `resample_tasks`.
     """
     full = np.ones((1, len(stratum)))
-    counts = resample_tasks(stratum, num_resamples, seed, clusters=clusters)
-    generator = np.random.default_rng([seed, 1])
+    counts = resample_tasks(stratum, num_resamples, 0, clusters=clusters)
+    generator = np.random.default_rng([0, 1])
 
     def drawn(seeds: Sequence[Statistic]) -> Floats:
         size = len(seeds)

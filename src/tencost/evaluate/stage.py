@@ -155,22 +155,21 @@ def score_run(data: Data, model_folder: Path) -> ProgramRow:
     return row
 
 
-def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> Truth:
+def load_truth(data: Data, part: str) -> Truth:
     """Return what was measured on cfg.hardware in a part of the split.
+
+    Of the test part that are the networks that a by_network split holds out, else all.
 
     Args:
         data: the dataset; its configuration names hardware and split.
         part: valid or test.
-        networks: networks to evaluate; by default those that a by_network split holds out, else
-            all.
 
     Raises:
         SplitError: nothing to evaluate.
     """
     cfg = data.cfg
-    if networks is None:
-        held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
-        networks = cfg.split.test if held_out else []
+    held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
+    networks = cfg.split.test if held_out else []
     truths = {
         name: build_truth(
             data.judged_records, data.split, data.tasks, name, part, networks, data.rule_times
