@@ -203,7 +203,7 @@ def _left_out(
     )
     if bounds is None:
         return {}
-    return {left_out.FILE: orjson.dumps(bounds.to_json(), option=orjson.OPT_INDENT_2)}
+    return {left_out.FILE: orjson.dumps(bounds, option=orjson.OPT_INDENT_2)}
 
 
 def _relative_errors(
