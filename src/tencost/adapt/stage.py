@@ -174,8 +174,9 @@ def run(cfg: Config, root: Path) -> Version:
         (check_device if hardware.runner is RunnerKind.local else check_target)(hardware)
     pool = read_pool(data, bundle, hardware, recorded=recorded)
     source = SourceModel(bundle.ranker, bundle.info, pool.spread)
+    parameters = run_parameters(cfg) | {"labels": str(cfg.labels)}
     with tracking.start_run(
-        cfg, root, stage="adapt", name=f"adapt {hardware.name}", parameters=_parameters(cfg)
+        cfg, root, stage="adapt", name=f"adapt {hardware.name}", parameters=parameters
     ) as tracked:
         chosen = _label(cfg, root, pool, source, count, recorded=recorded)
         labels = pool.labelled(chosen.positions, chosen.latency_s)
@@ -388,10 +389,10 @@ def _metrics(chosen: LabelledPrograms, figures: dict[str, HeldOutMetric]) -> dic
     return metrics
 
 
-def _parameters(cfg: Config) -> dict[str, str]:
+def run_parameters(cfg: Config) -> dict[str, str]:
+    """Return what a run about an adaptation logs as its parameters."""
     parameters = {
         "model_uri": str(cfg.model_uri),
-        "labels": str(cfg.labels),
         "split.name": cfg.split_name,
         "dataset.name": cfg.dataset.name,
         "hardware.name": cfg.hardware.name,
