@@ -44,8 +44,8 @@ from tencost import __version__
 from tencost.errors import TencostError, printable
 from tencost.models.programs.bundle import BundleInfo
 from tencost.register.service import metrics
-from tencost.register.service.pool import BatchTimeoutError, EndedError, ScoringPool
-from tencost.register.service.reading import Readers, SlowError, UnreadableError
+from tencost.register.service.pool import EndedError, ScoringPool
+from tencost.register.service.reading import LateError, Readers, UnreadableError
 from tencost.register.service.scoring import CandidateScore
 
 _CLOSE = {"Connection": "close"}
@@ -188,7 +188,7 @@ class Service:
         try:
             work = run_in_threadpool(self._scored, body, abandoned)
             answer = await _while_there(request, work, abandoned)
-        except (BatchTimeoutError, SlowError):
+        except LateError:
             raise HTTPException(
                 504,
                 f"expected scores within {self._limits.seconds:g} s, found none: send fewer candidates at once",
