@@ -22,7 +22,7 @@ from tencost.compat.curves.label_curve import (
     Point,
     Summary,
     curve,
-    native,
+    judged,
     summarized,
 )
 from tencost.config import AdaptMode, Config
@@ -147,7 +147,7 @@ def _native(data: Data, bundle: Bundle, test: tuple[Truth, Ragged], seed: int) -
         valid = train
     ranker = make_ranker(base_config(bundle.info.model_config), bundle.info.feature_spec)
     ranker.fit(train, valid, seed=seed, log=lambda *_: None)
-    return native(ranker, test, train, seed)
+    return Point(NATIVE, len(train), seed, judged(ranker, *test))
 
 
 def _chooser(cfg: Config) -> Choose:
