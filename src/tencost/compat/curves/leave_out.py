@@ -29,6 +29,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from tencost.adapt.fitting import some_samples
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError
 from tencost.evaluate.interval import Interval, seed_interval
@@ -244,8 +245,7 @@ def _few(samples: Samples, workloads: int) -> Samples | None:
     if len(groups) <= workloads:
         return None
     drawn = np.random.default_rng(0).choice(groups, workloads, replace=False)
-    few = samples.take(np.flatnonzero(np.isin(samples.group, drawn)))
-    return replace(few, group=np.unique(few.group, return_inverse=True)[1].astype(np.int64))
+    return some_samples(samples, np.isin(samples.group, drawn))
 
 
 def shares(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, float]:
