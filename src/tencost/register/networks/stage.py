@@ -112,14 +112,7 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
             bundle=folder,
             content_digest=bundles.content_digest(info),
             major=GRAPH_ABI,
-            tags={
-                "family": info.family,
-                "features": "graph",
-                "hardware": hardware,
-                "dataset": info.dataset,
-                "split_hash": info.split_hash,
-                "seed": str(info.seed),
-            },
+            tags=registry.origin_tags(info, hardware, "graph"),
             model_text=_model_text(self.model_name, self.cfg),
             save=save_graph_pyfunc,
         )
