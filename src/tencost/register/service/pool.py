@@ -105,25 +105,16 @@ class ScoringPool:
         self.counts: Counter[str] = Counter()
         """Programs so far: `full`, `remembered`, `guessed`, `unread`."""
 
-    @property
-    def num_workers(self) -> int:
-        """Return how many processes work at once."""
-        return self._workers.count
-
-    @property
-    def num_alive(self) -> int:
-        """Return how many of them live; one that died is begun again with the next request."""
-        return self._workers.num_alive
-
-    @property
-    def num_remembered(self) -> int:
-        """Return how many programs are remembered."""
-        return len(self._memory)
-
-    @property
-    def num_queued(self) -> int:
-        """Return how many requests wait for their turn on the workers."""
-        return self._turns.num_waiting
+    def gauges(self) -> dict[str, int]:
+        """Return what there is at this moment, by the names of the service's metrics."""
+        return {
+            "workers": self._workers.count,
+            # One that died is begun again with the next request.
+            "workers_alive": self._workers.num_alive,
+            # Requests that wait for their turn on the workers.
+            "queue": self._turns.num_waiting,
+            "programs_remembered": len(self._memory),
+        }
 
     def score(
         self, request: ScoreRequest, seconds: float, abandoned: threading.Event
