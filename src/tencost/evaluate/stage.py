@@ -148,7 +148,8 @@ def score_run(data: Data, model_folder: Path) -> ProgramRow:
     scored = _score(model, data, truth, valid)
     row = scored.row(root, truth)
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
-        files = _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+        _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+        files = sorted(Path(scratch).iterdir())
         tracking.log_model_scores(root, cfg, row, scored.predict_ms, files)
     figures = ", ".join(f"{name} {row.mean(metric):.3f}" for metric, name in HEADINGS.items())
     Console(stderr=True).print(f"{row.model} on the test part: {figures}")
@@ -360,12 +361,13 @@ def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[ScoredModel], fold
         _plot_model(truth, evaluated, folder, board.hardware)
 
 
-def _plot_model(truth: Truth, evaluated: ScoredModel, folder: Path, hardware: str) -> list[Path]:
+def _plot_model(truth: Truth, evaluated: ScoredModel, folder: Path, hardware: str) -> None:
     """Plot the seed that did best on the validation part."""
     seed, name = best_seed(evaluated.valid or evaluated.test), evaluated.model.name
-    written = plots.plot_predicted(truth, evaluated.predictions[seed].score, name, folder, hardware)
+    plots.plot_predicted(truth, evaluated.predictions[seed].score, name, folder, hardware)
     shares = evaluated.model.bundles[seed].ranker.importance()
-    return written + (plots.plot_importance(shares, name, folder) if shares else [])
+    if shares:
+        plots.plot_importance(shares, name, folder)
 
 
 def best_seed(scores: Sequence[SeedScore]) -> int:
