@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -29,26 +29,10 @@ from tencost.register import registry
 from tencost.register.registry import Offer, Version
 from tencost.register.verdict import YES, PromotionVerdict
 from tencost.tracking import runs as tracking
-from tencost.tracking.runs import TrackedRun
 from tencost.writing import whole_file
 
 R = TypeVar("R", bound=Row)
 V = TypeVar("V", bound=PromotionVerdict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunNotes:
-    """A verdict as the run that trained the challenger keeps it.
-
-    Attributes:
-        tags: of the run.
-        texts: path of an artifact -> its text.
-        metrics: of the run; NaN is left out.
-    """
-
-    tags: Mapping[str, str]
-    texts: Mapping[str, str]
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -127,12 +111,13 @@ class RegistrationSubject(ABC, Generic[R, V]):
         """Return further tags of the version; all of them, so that none is left of an older verdict."""
 
     @abstractmethod
-    def run_notes(
-        self, version: Version, champion: Version | None, verdict: V, text: str
-    ) -> RunNotes:
-        """Return what the run keeps of a verdict.
+    def note(
+        self, client: Any, version: Version, champion: Version | None, verdict: V, text: str
+    ) -> None:
+        """Write what the run that trained the challenger keeps of a verdict.
 
         Args:
+            client: of the registry.
             version: the challenger.
             champion: the champion after the verdict.
             verdict: of the rule.
@@ -208,7 +193,7 @@ def _write(
     verdict: V,
 ) -> None:
     """Write a verdict to the version and to its run."""
-    number, run_id = str(version.number), version.run_id
+    number = str(version.number)
     text = f"{subject.description(version)}\n{verdict.markdown()}"
     client.update_model_version(version.name, number, description=text)
     tags = {
@@ -218,12 +203,7 @@ def _write(
     }
     for name, tag in tags.items():
         client.set_model_version_tag(version.name, number, name, tag)
-    notes = subject.run_notes(version, champion, verdict, text)
-    for name, tag in notes.tags.items():
-        client.set_tag(run_id, name, tag)
-    TrackedRun(client, run_id).log_metrics(notes.metrics)
-    for path, content in notes.texts.items():
-        client.log_text(run_id, content, path)
+    subject.note(client, version, champion, verdict, text)
 
 
 def _write_mark(path: Path, version: Version) -> None:

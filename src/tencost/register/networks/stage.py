@@ -31,7 +31,7 @@ from tencost.register import registry, stage
 from tencost.register.networks.promotion import Errors, Opponent, judge
 from tencost.register.pull import pull
 from tencost.register.registry import Offer, Version
-from tencost.register.stage import RegistrationSubject, RunNotes
+from tencost.register.stage import RegistrationSubject
 from tencost.register.verdict import PromotionVerdict, of_another_split, unusable
 from tencost.train.networks.data import GraphData
 
@@ -169,15 +169,19 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
         figures = {metric: f"{self.row.mean(metric):.4f}" for metric in ("acc10", "mape")}
         return {"num_seeds": str(len(self.row.seeds)), **figures}
 
-    def run_notes(
-        self, version: Version, champion: Version | None, verdict: PromotionVerdict, text: str
-    ) -> RunNotes:
-        """Return notes under the name of the registered model: one run trains the models of all devices."""
+    def note(
+        self,
+        client: Any,
+        version: Version,
+        champion: Version | None,
+        verdict: PromotionVerdict,
+        text: str,
+    ) -> None:
+        """Write under the name of the registered model: one run trains the models of all devices."""
         del champion
-        return RunNotes(
-            tags={f"register.{version.name}": f"{version.semver} {verdict.word}"},
-            texts={f"register/{version.name}.md": text},
-        )
+        name, run_id = version.name, version.run_id
+        client.set_tag(run_id, f"register.{name}", f"{version.semver} {verdict.word}")
+        client.log_text(run_id, text, f"register/{name}.md")
 
     def marks(self) -> list[Path]:
         copy = graph_mark(self.root, self.cfg.dataset.name, self.cfg.hardware.name)
