@@ -54,7 +54,8 @@ def test_a_curve_rises_to_what_a_native_model_reaches(
         own = pool.labelled(np.arange(len(pool)))
         ranker = XgbRanker(CONFIG, SPEC)
         ranker.fit(own, own, seed=seed, log=lambda *_: None)
-        points.append(label_curve.native(ranker, test, own, seed))
+        figures = label_curve.judged(ranker, *test)
+        points.append(label_curve.Point(label_curve.NATIVE, len(own), seed, figures))
         points += label_curve.curve(
             pool,
             source,

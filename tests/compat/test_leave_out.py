@@ -19,7 +19,6 @@ from tencost.compat.curves.leave_out import (
     _few,
     _workloads,
     arms,
-    figure,
     shares,
 )
 from tencost.config import Config, FeaturesConfig, HardwareConfig
@@ -209,10 +208,10 @@ def test_geo1_is_the_geometric_mean_over_tasks(project: Path, pooled: Config) ->
     truth = load_truth(Data(pooled, project), "test")
     speed = 1.0 / np.nan_to_num(truth.latency_s, nan=np.inf)
     best = score_records(truth, speed, speed)
-    assert figure("geo1", truth, best) == pytest.approx(1.0)
+    assert best.overall.geo1 == pytest.approx(1.0)
     worst = score_records(truth, -speed, speed)
     expected = [np.nanmin(latency) / np.nanmax(latency) for latency in truth.latencies]
-    assert figure("geo1", truth, worst) == pytest.approx(np.exp(np.mean(np.log(expected))))
+    assert worst.overall.geo1 == pytest.approx(np.exp(np.mean(np.log(expected))))
 
 
 @pytest.mark.parametrize(

@@ -663,7 +663,7 @@ class TestStore:
         named = result.create_records_by_workloads(path, 5, hardware="box")
         assert commit(named, uri) == 0
         file = path / RECORD_FILE if path.is_dir() else path
-        (batch,) = result.records.log_format().read(file, About("d", file.name, "box"))
+        (batch,) = result.records.log_format.read(file, About("d", file.name, "box"))
         assert RecordStore(uri).write_table(batch.records) == 0
 
     def test_lines_come_back_as_they_were(self, tmp_path: Path) -> None:

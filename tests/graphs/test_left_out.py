@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
+import orjson
 import pytest
 
 from tencost.errors import BundleError
@@ -41,7 +40,7 @@ def test_the_spread_of_one_family_is_not_known() -> None:
 
 def test_the_bounds_are_the_same_behind_a_file_and_a_damaged_one_is_refused() -> None:
     bounds = FamilyErrorBounds(-0.2, 0.3, {"a": 4, "b": 5})
-    assert left_out_from_json(json.loads(json.dumps(bounds.to_json()))) == bounds
+    assert left_out_from_json(orjson.loads(orjson.dumps(bounds))) == bounds
     for values in ({}, {"low": 1, "high": 0, "families": {}}, {"low": 0, "high": 1, "families": 3}):
         with pytest.raises(BundleError, match="expected"):
             left_out_from_json(values)

@@ -201,7 +201,7 @@ def judge_held_out(
         out = fold[labels.group] == index
         if not _of_two(labels, ~out):
             return {}
-        model = adapt(source, mode, _some(labels, ~out), seed).ranker
+        model = adapt(source, mode, some_samples(labels, ~out), seed).ranker
         raw[out] = model.predict(labels.features.take(np.flatnonzero(out)))
     before, after = (
         _by_task(labels, scores) for scores in (source.ranker.predict(labels.features), raw)
@@ -248,7 +248,7 @@ def committee(
         drawn = np.isin(labels.group, np.unique(generator.integers(tasks, size=tasks)))
         if not _of_two(labels, drawn):
             continue
-        model = adapt(source, AdaptMode.residual, _some(labels, drawn), seed + member)
+        model = adapt(source, AdaptMode.residual, some_samples(labels, drawn), seed + member)
         opinions.append(model.ranker.predict(features))
     return opinions or [source.ranker.predict(features) / source.spread]
 
@@ -257,7 +257,8 @@ def _of_two(labels: Samples, chosen: npt.NDArray[np.bool_]) -> bool:
     return bool(chosen.any()) and bool(np.bincount(labels.group[chosen]).max() > 1)
 
 
-def _some(labels: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
+def some_samples(labels: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
+    """Return the samples that a mask, bool [N], chooses, with dense groups."""
     part = labels.take(np.flatnonzero(chosen))
     _, dense = np.unique(part.group, return_inverse=True)
     return replace(part, group=dense.astype(np.int64))
@@ -268,4 +269,4 @@ def _halves(labels: Samples) -> tuple[Samples, Samples]:
     watched = labels.group % FOLDS == FOLDS - 1
     if not (_of_two(labels, watched) and _of_two(labels, ~watched)):
         return labels, labels
-    return _some(labels, ~watched), _some(labels, watched)
+    return some_samples(labels, ~watched), some_samples(labels, watched)

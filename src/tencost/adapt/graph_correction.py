@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tencost.errors import TrainError
+from tencost.evaluate.metrics import Floats
 from tencost.networks.graph.graph_set import GraphSet
 from tencost.networks.graph.operators import OPERATORS, WEIGHT
-
-Floats = NDArray[np.float64]
 
 _OFFSET = 0.5
 """Standard deviation of the offset, as a relative error: a family left out may be 1.6 times off."""

@@ -21,6 +21,7 @@ from tencost.measure.collection import CollectedTask, Collection, ProgramOrigin
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.store.ids import program_id
 from tencost.store.status import timing_from_log
+from tencost.writing import whole_file
 
 _DEFAULT_NAME = MeasureConfig().name
 
@@ -77,10 +78,6 @@ class Labeller:
         times = self._times()
         return np.array([times.get(identity, np.nan) for identity in program_ids], np.float64)
 
-    def has(self, program: str) -> bool:
-        """Say whether the raw dataset has a program."""
-        return program in self._places
-
     def _index(self) -> dict[str, tuple[Collection, CollectedTask, int]]:
         """Return where each program stands: its collection, task, and place among the task's programs."""
         places: dict[str, tuple[Collection, CollectedTask, int]] = {}
@@ -124,13 +121,12 @@ class Labeller:
     def _networks(self, source: Collection, task: CollectedTask) -> None:
         """Copy what is known of the task's networks, which name its workload and weight."""
         folder = self.collection.path / "network_info"
-        folder.mkdir(parents=True, exist_ok=True)
         for network in task.networks:
             for suffix in ("relax", "json"):
                 path = source.path / "network_info" / f"{network}.{suffix}"
                 if path.is_file() and not (folder / path.name).is_file():
-                    shutil.copyfile(path, folder / f".{path.name}.partial")
-                    (folder / f".{path.name}.partial").replace(folder / path.name)
+                    with whole_file(folder / path.name) as copy:
+                        shutil.copyfile(path, copy)
 
     def _times(self) -> dict[str, float]:
         seconds = {}

@@ -33,6 +33,7 @@ from tencost.adapt.measuring import Labeller
 from tencost.adapt.pool import LabelPool, device_values, read_pool
 from tencost.config import AdaptMode, Config, RunnerKind
 from tencost.errors import ConfigError, TrainError
+from tencost.evaluate.interval import interval_text
 from tencost.features.rows.ragged import IntArray
 from tencost.features.rows.summary import summarize_programs
 from tencost.models.programs.bundle import (
@@ -111,7 +112,7 @@ class _Outcome:
         """Return the figures, a line each, and why the adapted model is refused where it is."""
         lines = [
             f"{metric} of labelled tasks left out: {figure.before:.3f} as it was, {figure.after:.3f} "
-            f"{self.mode.value}, difference {figure.gain.mean:+.3f} [{figure.gain.low:+.3f}, {figure.gain.high:+.3f}]"
+            f"{self.mode.value}, difference {interval_text(figure.gain)}"
             for metric, figure in self.figures.items()
         ]
         if not self.refused:
@@ -173,8 +174,9 @@ def run(cfg: Config, root: Path) -> Version:
         (check_device if hardware.runner is RunnerKind.local else check_target)(hardware)
     pool = read_pool(data, bundle, hardware, recorded=recorded)
     source = SourceModel(bundle.ranker, bundle.info, pool.spread)
+    parameters = run_parameters(cfg) | {"labels": str(cfg.labels)}
     with tracking.start_run(
-        cfg, root, stage="adapt", name=f"adapt {hardware.name}", parameters=_parameters(cfg)
+        cfg, root, stage="adapt", name=f"adapt {hardware.name}", parameters=parameters
     ) as tracked:
         chosen = _label(cfg, root, pool, source, count, recorded=recorded)
         labels = pool.labelled(chosen.positions, chosen.latency_s)
@@ -387,10 +389,10 @@ def _metrics(chosen: LabelledPrograms, figures: dict[str, HeldOutMetric]) -> dic
     return metrics
 
 
-def _parameters(cfg: Config) -> dict[str, str]:
+def run_parameters(cfg: Config) -> dict[str, str]:
+    """Return what a run about an adaptation logs as its parameters."""
     parameters = {
         "model_uri": str(cfg.model_uri),
-        "labels": str(cfg.labels),
         "split.name": cfg.split_name,
         "dataset.name": cfg.dataset.name,
         "hardware.name": cfg.hardware.name,

@@ -25,7 +25,7 @@ from tencost.errors import ConfigError, TuneError
 from tencost.evaluate.leaderboard_table import figure_text
 from tencost.evaluate.plots import PALETTE
 from tencost.evaluate.program_board import FLOOR, ORACLE, ProgramBoard
-from tencost.evaluate.report import HEADINGS
+from tencost.evaluate.scoring import HEADINGS
 from tencost.store.tables import load_records, load_tasks
 from tencost.tune import curve
 from tencost.tune.curve import CurvePoint, read_points

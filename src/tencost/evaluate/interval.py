@@ -41,6 +41,15 @@ class Interval:
         """Upper end."""
         return self.mean + self.half_width
 
+    def text(self, form: str) -> str:
+        """Return `0.812 ± 0.004`, numbers as in `form`; the mean alone without an interval; empty without either."""
+        if math.isnan(self.mean):
+            return ""
+        mean = f"{self.mean:{form}}"
+        if math.isnan(self.half_width):
+            return mean
+        return f"{mean} ± {self.half_width:{form.lstrip('+')}}"
+
 
 def seed_interval(values: Sequence[float]) -> Interval:
     """Mean ± t_{0.975, S−1} · s / √S over S seeds (Student's t; s divides by S − 1)."""
@@ -64,6 +73,14 @@ class Difference:
     low: float
     high: float
     num_resamples: int
+
+
+def interval_text(difference: Difference | Interval, form: str = "+.3f") -> str:
+    """Return `+0.071 [-0.101, +0.175]`, numbers as in `form`; without an interval `+0.071 (no interval)`."""
+    mean = f"{difference.mean:{form}}"
+    if math.isnan(difference.low) and not math.isnan(difference.mean):
+        return f"{mean} (no interval)"
+    return f"{mean} [{difference.low:{form}}, {difference.high:{form}}]"
 
 
 def resample_tasks(
@@ -121,7 +138,6 @@ def seeded_bootstrap(
     b: Sequence[Statistic],
     stratum: Ints,
     *,
-    seed: int = 0,
     num_resamples: int = 2000,
     clusters: Ints | None = None,
 ) -> Difference:
@@ -134,13 +150,12 @@ def seeded_bootstrap(
         a: one statistic a seed.
         b: the same for the other side.
         stratum: int64 [T], the network of each task.
-        seed: of the draws.
         num_resamples: B.
         clusters: see `resample_tasks`.
     """
     full = np.ones((1, len(stratum)))
-    counts = resample_tasks(stratum, num_resamples, seed, clusters=clusters)
-    generator = np.random.default_rng([seed, 1])
+    counts = resample_tasks(stratum, num_resamples, 0, clusters=clusters)
+    generator = np.random.default_rng([0, 1])
 
     def drawn(seeds: Sequence[Statistic]) -> Floats:
         size = len(seeds)

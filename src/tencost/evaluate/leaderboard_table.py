@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -93,11 +92,9 @@ def print_tables(console: Console, tables: Iterable[Table], notes: Iterable[str]
 
 def figure_text(metric: str, interval: Interval | None) -> str:
     """Return a figure with its interval over seeds, `0.812 ± 0.004`; empty where it is not defined."""
-    if interval is None or math.isnan(interval.mean):
+    if interval is None:
         return ""
-    digits = 1 if metric.startswith("trials") else 3
-    text = f"{interval.mean:.{digits}f}"
-    return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.{digits}f}"
+    return interval.text(".1f" if metric.startswith("trials") else ".3f")
 
 
 def _seeds(row: Row) -> str:

@@ -24,7 +24,7 @@ from tencost.evaluate import metrics
 from tencost.evaluate import replayed_search as search
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.program_board import FLOOR, ORACLE, ProgramBoard
-from tencost.evaluate.scoring import CURVE_STEPS, HEADLINE, SeedScore
+from tencost.evaluate.scoring import CURVE_STEPS, HEADINGS, SeedScore
 from tencost.evaluate.truth import Truth
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ Curves = Mapping[str, Sequence[SeedScore]]
 """Model -> its seeds."""
 
 
-def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
+def plot_leaderboard(board: ProgramBoard, folder: Path) -> None:
     """Bars of the headline figures with their intervals; the floor is a line."""
-    names = tuple((metric, metric.replace("_", " ").replace("top", "top-")) for metric in HEADLINE)
-    figure, axes = new_figure(1, len(names), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
-    for axis, (metric, heading) in zip(axes, names, strict=True):
+    figure, axes = new_figure(1, len(HEADINGS), 2.6, 0.6 + 0.36 * max(3, len(board.models)))
+    for axis, (metric, heading) in zip(axes, HEADINGS.items(), strict=True):
         rows = board.models[::-1]
         means = [row.mean(metric) for row in rows]
         spread = [np.nan_to_num(row.metrics[metric].half_width) for row in rows]
@@ -81,10 +80,10 @@ def plot_leaderboard(board: ProgramBoard, folder: Path) -> list[Path]:
         f"{board.hardware}: {board.part} part of {board.split}; mean, 95 % interval over seeds (black) and over tasks "
         "(yellow); higher is better"
     )
-    return [save_figure(figure, title, folder / "leaderboard.png")]
+    save_figure(figure, title, folder / "leaderboard.png")
 
 
-def plot_top_k(curves: Curves, floor: SeedScore, folder: Path, hardware: str) -> list[Path]:
+def plot_top_k(curves: Curves, floor: SeedScore, folder: Path, hardware: str) -> None:
     """Top-k score (mean over networks) against k, models, random floor and oracle."""
     colours = _colours(curves)
     steps = np.arange(1, CURVE_STEPS + 1)
@@ -103,16 +102,14 @@ def plot_top_k(curves: Curves, floor: SeedScore, folder: Path, hardware: str) ->
     axis.set_ylabel("top-k score (best latency / latency found)")
     axis.legend(loc="lower right", fontsize=8)
     _write_csv(folder / "top_k.csv", table)
-    png = save_figure(
-        figure, f"{hardware}: how good are the k best-ranked programs?", folder / "top_k.png"
-    )
-    return [png, folder / "top_k.csv"]
+    title = f"{hardware}: how good are the k best-ranked programs?"
+    save_figure(figure, title, folder / "top_k.png")
 
 
-def plot_search(truth: Truth, curves: Curves, folder: Path, hardware: str) -> list[Path]:
+def plot_search(truth: Truth, curves: Curves, folder: Path, hardware: str) -> None:
     """Latency of each network while every task measures its programs in predicted order."""
     figure, axes = _panels(len(truth.networks), 4.4, 3.2)
-    written, colours = [], _colours(curves)
+    colours = _colours(curves)
     for index, (network, axis) in enumerate(zip(truth.networks, axes, strict=True)):
         of = truth.stratum == index
         weight, optimum = truth.weight[of], float(truth.weight[of] @ truth.optimum_s[of])
@@ -136,16 +133,13 @@ def plot_search(truth: Truth, curves: Curves, folder: Path, hardware: str) -> li
         axis.yaxis.set_minor_formatter("{x:g}")
         axis.tick_params(axis="y", which="minor", labelsize=7)
         axis.set_ylabel("latency of its scored tasks, ms")
-        written.append(folder / f"search-{network}.csv")
-        _write_csv(written[-1], table)
+        _write_csv(folder / f"search-{network}.csv", table)
     axes[0].legend(fontsize=7)
     title = f"{hardware}: replayed search, every task in turn measures its best-ranked program"
-    return [save_figure(figure, title, folder / "search.png"), *written]
+    save_figure(figure, title, folder / "search.png")
 
 
-def plot_predicted(
-    truth: Truth, score: Floats, model: str, folder: Path, hardware: str
-) -> list[Path]:
+def plot_predicted(truth: Truth, score: Floats, model: str, folder: Path, hardware: str) -> None:
     """Calibrated score against label, one panel a network; failed programs are left out."""
     figure, axes = _panels(len(truth.networks), 3.4, 3.2)
     lines: list[tuple[str, float, float]] = []
@@ -167,39 +161,38 @@ def plot_predicted(
         axis.set_title(f"{network}, {len(measured)} programs", fontsize=9)
         axis.set_xlabel("measured: fastest / latency")
         axis.set_ylabel("predicted score")
-    path = folder / f"predicted-{model}.csv"
     network_column, measured_column, predicted_column = zip(*lines, strict=True)
     table = {"network": network_column, "measured": measured_column, "predicted": predicted_column}
-    _write_csv(path, table)
+    _write_csv(folder / f"predicted-{model}.csv", table)
     title = f"{model} on {hardware}: predicted against measured"
-    return [save_figure(figure, title, folder / f"predicted-{model}.png"), path]
+    save_figure(figure, title, folder / f"predicted-{model}.png")
 
 
-def plot_importance(shares: dict[str, float], model: str, folder: Path) -> list[Path]:
+def plot_importance(shares: dict[str, float], model: str, folder: Path) -> None:
     """Bars of the columns with the largest share of the model's gain."""
     largest = sorted(shares.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP_COLUMNS]
     names = [name for name, _ in largest]
     figure = _bars(names, [share for _, share in largest], PALETTE[0], 8)
     figure.axes[0].set_xlabel("share of the model's gain, %")
-    path = folder / f"importance-{model}.csv"
-    _write_csv(path, {"column": names, "share": [share for _, share in largest]})
+    table = {"column": names, "share": [share for _, share in largest]}
+    _write_csv(folder / f"importance-{model}.csv", table)
     title = f"{model}: the {len(names)} columns it uses most"
-    return [save_figure(figure, title, folder / f"importance-{model}.png"), path]
+    save_figure(figure, title, folder / f"importance-{model}.png")
 
 
-def plot_losses(board: ProgramBoard, folder: Path) -> list[Path]:
+def plot_losses(board: ProgramBoard, folder: Path) -> None:
     """Bars of the tasks in which the winner loses most; nothing where it loses nowhere."""
     if not board.losses:
-        return []
+        return
     largest = board.losses[:_TOP_TASKS]
     names = [f"{loss.network} {loss.task[:40]}" for loss in largest]
     figure = _bars(names, [loss.share for loss in largest], PALETTE[1], 7)
     figure.axes[0].set_xlabel("share of the time lost by the program ranked first, %")
-    path = folder / "lost_time.csv"
     columns = ("network", "task", "lost_ms", "share")
-    _write_csv(path, {name: [getattr(loss, name) for loss in board.losses] for name in columns})
+    table = {name: [getattr(loss, name) for loss in board.losses] for name in columns}
+    _write_csv(folder / "lost_time.csv", table)
     title = f"{board.hardware}: where the winner loses its time, {len(board.losses)} tasks"
-    return [save_figure(figure, title, folder / "lost_time.png"), path]
+    save_figure(figure, title, folder / "lost_time.png")
 
 
 def new_figure(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
@@ -248,11 +241,10 @@ def _line(axis: Axes, x: Any, stack: Floats, index: int, label: str, every: int)
         )
 
 
-def save_figure(figure: Figure, title: str, path: Path) -> Path:
-    """Write a figure with a title as a PNG, the same bytes each time; return the path."""
+def save_figure(figure: Figure, title: str, path: Path) -> None:
+    """Write a figure with a title as a PNG, the same bytes each time."""
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130, metadata={"Software": None})
-    return path
 
 
 def _write_csv(path: Path, table: dict[str, Any]) -> None:

@@ -8,18 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from tencost.errors import ConfigError
+from tencost.evaluate.interval import interval_text
 from tencost.evaluate.leaderboard_table import markdown_table, print_tables, terminal_table, wide
 from tencost.evaluate.lost_time import decisive
 from tencost.evaluate.program_board import ProgramBoard, by_validation, regret
+from tencost.evaluate.scoring import HEADINGS
 
-HEADINGS = {
-    "geo1": "geo1",
-    "top1": "top-1",
-    "top5": "top-5",
-    "pairwise": "pairwise",
-    "search_score": "search score",
-}
-"""Headline metric -> heading."""
 COLUMNS = HEADINGS | {
     "pick_rule": "pick/rule",
     "trials_10pct": "trials to 10 %",
@@ -143,7 +137,7 @@ def _notes(board: ProgramBoard) -> list[str]:
         )
     for gain in board.gains:
         parts = [
-            f"{COLUMNS[name]} {difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
+            f"{COLUMNS[name]} {interval_text(difference)}"
             for name, difference in gain.differences.items()
         ]
         lines.append(

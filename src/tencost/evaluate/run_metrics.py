@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -19,7 +18,6 @@ from tencost.evaluate import runs_view
 from tencost.evaluate.program_board import ProgramBoard, ProgramRow
 from tencost.evaluate.scoring import HEADLINE
 from tencost.models.programs.bundle import training_digest
-from tencost.tracking import orphaned_runs
 from tencost.tracking import runs as tracking
 
 
@@ -27,7 +25,10 @@ def log_model_scores(
     root: Path, cfg: Config, row: ProgramRow, predict_ms: float, files: Sequence[Path]
 ) -> None:
     """Log a model's test figures, prediction time and plots into the run that trained it, where this store has it."""
-    client = _client(root, cfg.experiment_name)
+    from mlflow import MlflowClient
+
+    uri = tracking.setup(root, cfg.experiment_name)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     run_id = tracking.training_run(client, cfg.experiment_name, training_digest(root / row.folder))
     if run_id is None:
         Console(stderr=True).print(
@@ -58,32 +59,17 @@ def _run_metrics(row: ProgramRow) -> dict[str, float]:
     return figures
 
 
-def log_comparison(root: Path, cfg: Config, board: ProgramBoard, report: Path) -> str:
-    """Log the leaderboard, its plots and the main figures of all models as one run; return its id."""
-    client = _client(root, cfg.experiment_name)
-    experiment = client.get_experiment_by_name(cfg.experiment_name)
-    tags = {
-        "tencost.stage": "evaluate",
-        "hardware": board.hardware,
-        "dataset": board.dataset,
-        "split": board.split,
-        "mlflow.note.content": (report / "leaderboard.md").read_text(),
-        **orphaned_runs.process_tags(),
-    }
+def log_comparison(root: Path, cfg: Config, board: ProgramBoard, report: Path) -> None:
+    """Log the leaderboard, its plots and the main figures of all models as one run."""
+    note = (report / "leaderboard.md").read_text()
+    tags = {"split": board.split, "mlflow.note.content": note}
     name = f"evaluate {board.hardware}"
-    run_id = str(client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id)
     figures = {
         f"evaluate/{name}/{row.model}": row.mean(name) for row in board.rows for name in HEADLINE
     }
-    tracking.TrackedRun(client, run_id).log_metrics(figures)
-    runs_view.write_view(client, cfg.experiment_name)
-    client.log_artifacts(run_id, str(report))
-    client.set_terminated(run_id)
-    return run_id
-
-
-def _client(root: Path, experiment: str) -> Any:
-    from mlflow import MlflowClient
-
-    uri = tracking.setup(root, experiment)
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    with tracking.start_run(
+        cfg, root, stage="evaluate", name=name, tags=tags, parameters={}
+    ) as tracked:
+        tracked.log_metrics(figures)
+        runs_view.write_view(tracked.client, cfg.experiment_name)
+        tracked.log_artifacts(report)

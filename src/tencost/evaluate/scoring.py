@@ -25,7 +25,15 @@ CURVE_STEPS = 32
 """Length of the top-k curves."""
 CURVE_METRICS = ("top1", "top5", "pooled_top1", "pooled_top5", "search_score")
 """Metrics made from the best-so-far curves alone."""
-HEADLINE = ("geo1", "top1", "top5", "pairwise", "search_score")
+HEADINGS = {
+    "geo1": "geo1",
+    "top1": "top-1",
+    "top5": "top-5",
+    "pairwise": "pairwise",
+    "search_score": "search score",
+}
+"""Headline metric -> heading."""
+HEADLINE = tuple(HEADINGS)
 """What a leaderboard says first, each with an interval over tasks and one over seeds."""
 TOLERANCES = {"trials_1pct": 0.01, "trials_5pct": 0.05, "trials_10pct": 0.10}
 """Metric -> how far above the best recorded program of a task a program may be."""

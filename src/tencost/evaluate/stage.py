@@ -47,8 +47,9 @@ from tencost.evaluate.program_board import (
     headline,
     program_row_fields,
 )
-from tencost.evaluate.report import HEADINGS, print_program_board, program_board_markdown
+from tencost.evaluate.report import print_program_board, program_board_markdown
 from tencost.evaluate.scoring import (
+    HEADINGS,
     HEADLINE,
     SeedScore,
     oracle,
@@ -147,29 +148,29 @@ def score_run(data: Data, model_folder: Path) -> ProgramRow:
     scored = _score(model, data, truth, valid)
     row = scored.row(root, truth)
     with tempfile.TemporaryDirectory(prefix="tencost-") as scratch:
-        files = _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+        _plot_model(truth, scored, Path(scratch), cfg.hardware.name)
+        files = sorted(Path(scratch).iterdir())
         tracking.log_model_scores(root, cfg, row, scored.predict_ms, files)
     figures = ", ".join(f"{name} {row.mean(metric):.3f}" for metric, name in HEADINGS.items())
     Console(stderr=True).print(f"{row.model} on the test part: {figures}")
     return row
 
 
-def load_truth(data: Data, part: str, networks: Sequence[str] | None = None) -> Truth:
+def load_truth(data: Data, part: str) -> Truth:
     """Return what was measured on cfg.hardware in a part of the split.
+
+    Of the test part that are the networks that a by_network split holds out, else all.
 
     Args:
         data: the dataset; its configuration names hardware and split.
         part: valid or test.
-        networks: networks to evaluate; by default those that a by_network split holds out, else
-            all.
 
     Raises:
         SplitError: nothing to evaluate.
     """
     cfg = data.cfg
-    if networks is None:
-        held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
-        networks = cfg.split.test if held_out else []
+    held_out = part == "test" and cfg.split.policy is SplitPolicy.by_network
+    networks = cfg.split.test if held_out else []
     truths = {
         name: build_truth(
             data.judged_records, data.split, data.tasks, name, part, networks, data.rule_times
@@ -360,12 +361,13 @@ def _plot(board: ProgramBoard, truth: Truth, scored: Sequence[ScoredModel], fold
         _plot_model(truth, evaluated, folder, board.hardware)
 
 
-def _plot_model(truth: Truth, evaluated: ScoredModel, folder: Path, hardware: str) -> list[Path]:
+def _plot_model(truth: Truth, evaluated: ScoredModel, folder: Path, hardware: str) -> None:
     """Plot the seed that did best on the validation part."""
     seed, name = best_seed(evaluated.valid or evaluated.test), evaluated.model.name
-    written = plots.plot_predicted(truth, evaluated.predictions[seed].score, name, folder, hardware)
+    plots.plot_predicted(truth, evaluated.predictions[seed].score, name, folder, hardware)
     shares = evaluated.model.bundles[seed].ranker.importance()
-    return written + (plots.plot_importance(shares, name, folder) if shares else [])
+    if shares:
+        plots.plot_importance(shares, name, folder)
 
 
 def best_seed(scores: Sequence[SeedScore]) -> int:

@@ -18,7 +18,7 @@ from enum import StrEnum
 import numpy as np
 import polars as pl
 
-from tencost.evaluate.interval import Difference, bootstrap
+from tencost.evaluate.interval import Difference, bootstrap, interval_text
 from tencost.evaluate.metrics import Floats
 from tencost.records.query_tables import Tables, quoted
 from tencost.store.reading import StoredRecords
@@ -186,7 +186,7 @@ def verdict(history: VersionHistory, rule: DriftRule | None = None) -> Drift:
 
 
 def _level_checks(recent: Difference, runs: int, rule: DriftRule) -> list[tuple[Action, str]]:
-    mean = f"mean {recent.mean:+.2f} [{recent.low:+.2f}, {recent.high:+.2f}] over the last {_runs(runs)}"
+    mean = f"mean {interval_text(recent, '+.2f')} over the last {_runs(runs)}"
     if recent.high < rule.floor:
         checks = [(Action.retrain, f"{mean}, surely below the floor of {rule.floor:g}")]
     elif recent.mean < rule.floor:
@@ -216,7 +216,7 @@ def _drop_check(
         return _mean(now, counts[:, len(before) :]) - _mean(before, counts[:, : len(before)])
 
     change = bootstrap(difference, np.repeat([0, 1], [len(before), len(now)]), seed=1)
-    text = f"{change.mean:+z.2f} [{change.low:+z.2f}, {change.high:+z.2f}] against the first {_runs(len(first))}"
+    text = f"{interval_text(change, '+z.2f')} against the first {_runs(len(first))}"
     text += f" on {', '.join(sorted(shared))}" if shared else ", which were of other networks"
     text += f", tolerated -{rule.margin:g}"
     if change.mean >= -rule.margin:

@@ -26,12 +26,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tencost.evaluate.interval import Difference
+from tencost.evaluate.interval import Difference, interval_text
 from tencost.evaluate.program_board import ProgramRow
 from tencost.register.promotion import METRICS, ProgramVerdict, PromotionRule
 from tencost.register.registry import Version
 from tencost.register.round_time import CANDIDATES, RoundTime
-from tencost.register.verdict import interval_text
 
 FORMAT_VERSION = 1
 CHAMPION_TAG = "champion"

@@ -40,9 +40,10 @@ from tencost.register.comparison import ChampionOpponent, against_champion, comp
 from tencost.register.promotion import Challenger, ProgramVerdict, PromotionRule, judge_ranker
 from tencost.register.registry import Offer, Version
 from tencost.register.round_time import RoundTime, round_times
-from tencost.register.stage import RegistrationSubject, RunNotes
+from tencost.register.stage import RegistrationSubject
 from tencost.register.start_records import ship, training_starts
 from tencost.register.verdict import PromotionVerdict
+from tencost.tracking.runs import TrackedRun
 from tencost.train.data import Data
 from tencost.train.fit.refit import fit_all_parts
 
@@ -182,22 +183,23 @@ class ProgramSubject(RegistrationSubject[ProgramRow, ProgramVerdict]):
         figures = {metric: f"{self.row.mean(metric):.4f}" for metric in HEADLINE}
         return notes.version_tags(verdict) | figures
 
-    def run_notes(
-        self, version: Version, champion: Version | None, verdict: ProgramVerdict, text: str
-    ) -> RunNotes:
+    def note(
+        self,
+        client: Any,
+        version: Version,
+        champion: Version | None,
+        verdict: ProgramVerdict,
+        text: str,
+    ) -> None:
+        run = TrackedRun(client, version.run_id)
+        run.set_tag("register.verdict", verdict.word)
+        run.set_tag("register.version", f"{version.name} {version.semver}")
+        run.set_tag("register.reasons", "\n".join(verdict.reasons)[: notes.MAX_RUN_TAG])
+        run.log_metrics(notes.run_metrics(verdict))
+        client.log_text(run.run_id, text, "register/verdict.md")
         record = notes.content(version, champion, self.row, verdict, self._rule, self._rounds)
-        return RunNotes(
-            tags={
-                "register.verdict": verdict.word,
-                "register.version": f"{version.name} {version.semver}",
-                "register.reasons": "\n".join(verdict.reasons)[: notes.MAX_RUN_TAG],
-            },
-            metrics=notes.run_metrics(verdict),
-            texts={
-                "register/verdict.md": text,
-                "register/verdict.json": orjson.dumps(record, option=_JSON).decode(),
-            },
-        )
+        json = orjson.dumps(record, option=_JSON).decode()
+        client.log_text(run.run_id, json, "register/verdict.json")
 
     @property
     def _rule(self) -> PromotionRule:

@@ -30,13 +30,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tencost.evaluate.interval import Difference
+from tencost.evaluate.interval import Difference, interval_text
+from tencost.evaluate.scoring import HEADINGS
 from tencost.register.verdict import (
     Check,
     PromotionVerdict,
     check_challenger,
     decide,
-    interval_text,
     sentence,
 )
 
@@ -240,5 +240,5 @@ def _round(challenger: Challenger, champion: Comparison | None, rule: PromotionR
 
 NEIGHBOURS = "knn"
 """The family that a model must be known to beat: the mean label of the programs with the most similar tiles."""
-METRICS = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "pairwise": "pairwise"}
+METRICS = {name: HEADINGS[name] for name in ("geo1", "top1", "top5", "pairwise")}
 """What the rule compares, and its name for people."""

@@ -34,6 +34,7 @@ import orjson
 
 from tencost.errors import RegistryError
 from tencost.features.rows.ragged import Ragged
+from tencost.models.manifest import BundleFacts
 from tencost.models.programs.bundle import content_digest, read_info
 from tencost.models.programs.bundle.pyfunc_model import save_pyfunc
 from tencost.register.pull import CHALLENGER as CHALLENGER
@@ -181,15 +182,7 @@ def bundle_offer(bundle: Path, hardware_text: str, programs: Ragged | None = Non
         bundle=bundle,
         content_digest=content_digest(info),
         major=info.feature_spec.abi,
-        tags={
-            "family": info.family,
-            "features": info.feature_spec.name,
-            "hardware": info.hardware,
-            "dataset": info.dataset,
-            "split_hash": info.split_hash,
-            "seed": str(info.seed),
-            **refit,
-        },
+        tags={**origin_tags(info, info.hardware, info.feature_spec.name), **refit},
         model_text=(
             f"Learned cost model for tensor programs on {hardware_text}.\n\n"
             f"Tune with it: `tencost tune model_uri=models:/{name}@champion`, or in a script "
@@ -199,6 +192,18 @@ def bundle_offer(bundle: Path, hardware_text: str, programs: Ragged | None = Non
         ),
         save=partial(save_pyfunc, programs=programs),
     )
+
+
+def origin_tags(info: BundleFacts, hardware: str, features: str) -> dict[str, str]:
+    """Return the tags that say which model a version is, and what of."""
+    return {
+        "family": info.family,
+        "features": features,
+        "hardware": hardware,
+        "dataset": info.dataset,
+        "split_hash": info.split_hash,
+        "seed": str(info.seed),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

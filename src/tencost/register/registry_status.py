@@ -22,7 +22,7 @@ from rich.text import Text
 
 from tencost.errors import RegistryError, without_secrets
 from tencost.evaluate.leaderboard_table import wide
-from tencost.evaluate.scoring import HEADLINE
+from tencost.evaluate.scoring import HEADINGS, HEADLINE
 from tencost.register import notes, registry
 from tencost.register.pull import ALIAS, CHALLENGER, CHAMPION, is_absent, registry_uri
 from tencost.register.registry import Version
@@ -30,7 +30,7 @@ from tencost.register.verdict import NO
 from tencost.tracking.server_check import explain_server_errors
 
 ALIAS_TAG = "alias."
-_FIGURES = {"geo1": "geo1", "top1": "top-1", "top5": "top-5", "search_score": "search score"}
+_FIGURES = {name: HEADINGS[name] for name in ("geo1", "top1", "top5", "search_score")}
 _GRAPH_FIGURES = {"acc10": "acc10", "mape": "MAPE"}
 """Of models of whole networks."""
 

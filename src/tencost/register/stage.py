@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -28,28 +28,11 @@ from tencost.evaluate.leaderboard import Board, Row
 from tencost.register import registry
 from tencost.register.registry import Offer, Version
 from tencost.register.verdict import YES, PromotionVerdict
-from tencost.tracking import orphaned_runs
 from tencost.tracking import runs as tracking
-from tencost.tracking.runs import TrackedRun
 from tencost.writing import whole_file
 
 R = TypeVar("R", bound=Row)
 V = TypeVar("V", bound=PromotionVerdict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunNotes:
-    """A verdict as the run that trained the challenger keeps it.
-
-    Attributes:
-        tags: of the run.
-        texts: path of an artifact -> its text.
-        metrics: of the run; NaN is left out.
-    """
-
-    tags: Mapping[str, str]
-    texts: Mapping[str, str]
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -128,12 +111,13 @@ class RegistrationSubject(ABC, Generic[R, V]):
         """Return further tags of the version; all of them, so that none is left of an older verdict."""
 
     @abstractmethod
-    def run_notes(
-        self, version: Version, champion: Version | None, verdict: V, text: str
-    ) -> RunNotes:
-        """Return what the run keeps of a verdict.
+    def note(
+        self, client: Any, version: Version, champion: Version | None, verdict: V, text: str
+    ) -> None:
+        """Write what the run that trained the challenger keeps of a verdict.
 
         Args:
+            client: of the registry.
             version: the challenger.
             champion: the champion after the verdict.
             verdict: of the rule.
@@ -167,7 +151,7 @@ def run(
         client = registry.connect(tracking.setup(root, cfg.experiment_name))
         champion = registry.find_champion(client, subject.model_name)
         offer = subject.offer()
-        run_id = _training_run(client, cfg, subject.COMMAND, *subject.training(), seeds)
+        run_id = _training_run(client, subject, seeds)
         version, new = registry.register_offer(client, offer, run_id=run_id, description="")
         verdict: V | PromotionVerdict
         if champion is not None and champion.number == version.number:
@@ -187,22 +171,18 @@ def run(
     return verdict
 
 
-def _training_run(
-    client: Any, cfg: Config, command: str, folder: Path, digest: str, seeds: tuple[int, ...]
-) -> str:
+def _training_run(client: Any, subject: RegistrationSubject[R, V], seeds: tuple[int, ...]) -> str:
     """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
+    cfg, (folder, digest) = subject.cfg, subject.training()
     trained = tracking.training_run(client, cfg.experiment_name, digest)
     if trained is not None:
         return trained
-    experiment = client.get_experiment_by_name(cfg.experiment_name)
-    hardware = cfg.hardware.name
-    tags = {"tencost.stage": command, "hardware": hardware, **orphaned_runs.process_tags()}
-    run = client.create_run(experiment.experiment_id, run_name=f"register {hardware}", tags=tags)
-    run_id = str(run.info.run_id)
-    client.log_param(run_id, "seeds", ",".join(map(str, seeds)))
-    client.log_artifacts(run_id, str(folder), registry.BUNDLES)
-    client.set_terminated(run_id)
-    return run_id
+    name, parameters = f"register {cfg.hardware.name}", {"seeds": ",".join(map(str, seeds))}
+    with tracking.start_run(
+        cfg, subject.root, stage=subject.COMMAND, name=name, parameters=parameters
+    ) as tracked:
+        tracked.log_artifacts(folder, registry.BUNDLES)
+    return tracked.run_id
 
 
 def _write(
@@ -213,7 +193,7 @@ def _write(
     verdict: V,
 ) -> None:
     """Write a verdict to the version and to its run."""
-    number, run_id = str(version.number), version.run_id
+    number = str(version.number)
     text = f"{subject.description(version)}\n{verdict.markdown()}"
     client.update_model_version(version.name, number, description=text)
     tags = {
@@ -223,12 +203,7 @@ def _write(
     }
     for name, tag in tags.items():
         client.set_model_version_tag(version.name, number, name, tag)
-    notes = subject.run_notes(version, champion, verdict, text)
-    for name, tag in notes.tags.items():
-        client.set_tag(run_id, name, tag)
-    TrackedRun(client, run_id).log_metrics(notes.metrics)
-    for path, content in notes.texts.items():
-        client.log_text(run_id, content, path)
+    subject.note(client, version, champion, verdict, text)
 
 
 def _write_mark(path: Path, version: Version) -> None:

@@ -6,12 +6,11 @@ The rules themselves are two functions: `register.promotion.judge_ranker` of mod
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tencost.evaluate.interval import Difference
+from tencost.evaluate.interval import Difference, interval_text
 
 YES, NO = "yes: ", "no: "
 Check = tuple[bool, str]
@@ -77,13 +76,6 @@ def check_challenger(
         text += "; `tencost register rollback <model> <version>` brings it back"
         checks.append((False, text))
     return checks
-
-
-def interval_text(difference: Difference) -> str:
-    """Return a difference as `+0.071 [-0.101, +0.175]`; without an interval as `+0.071 (no interval)`."""
-    if math.isnan(difference.low) and not math.isnan(difference.mean):
-        return f"{difference.mean:+.3f} (no interval)"
-    return f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
 
 
 def sentence(metric: str, difference: Difference, opponent: str) -> str:

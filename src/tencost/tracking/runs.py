@@ -30,7 +30,7 @@ from tencost.errors import RegistryError
 from tencost.tracking import artifact_paths as moved
 from tencost.tracking.orphaned_runs import close_ended, process_tags
 from tencost.tracking.provenance import git_state, installed_versions
-from tencost.tracking.server_check import explain_server_errors, reach_server
+from tencost.tracking.server_check import MLFLOW_SETTINGS, explain_server_errors, reach_server
 
 EXPERIMENT = "tencost"
 """Experiment of runs that have no configuration of their own."""
@@ -44,12 +44,6 @@ BUNDLES_TAG = "bundles"
 CODE_TAG = "code"
 """Tag of a training run: the digest of the code that trained (`provenance.code_digest`)."""
 
-_QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "1",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
-}
 _BATCH = 1000
 _REFUSED = re.compile(r"[/:.%\"']")
 """What MLflow does not take in the name of a logged model."""
@@ -115,8 +109,8 @@ class TrackedRun:
         """Log a file."""
         self.client.log_artifact(self.run_id, str(path), folder)
 
-    def log_artifacts(self, path: Path, folder: str) -> None:
-        """Log a folder's content under a name."""
+    def log_artifacts(self, path: Path, folder: str | None = None) -> None:
+        """Log a folder's content, under a name if one is given."""
         self.client.log_artifacts(self.run_id, str(path), folder)
 
     def log_dataset(
@@ -341,7 +335,7 @@ def _defined(root: Path, group: str, name: str, choice: Any) -> dict[str, str]:
 
 def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     """Return (tracking URI, client, experiment id), creating what is missing under a lock."""
-    for variable, setting in _QUIET.items():
+    for variable, setting in MLFLOW_SETTINGS.items():
         os.environ.setdefault(variable, setting)
     from filelock import FileLock
     from mlflow import MlflowClient

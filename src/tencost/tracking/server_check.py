@@ -17,9 +17,15 @@ from tencost.errors import ConfigError, RegistryError, without_secrets
 
 FIRST_S = 4
 """Seconds of each of two tries of the first request of a process."""
-THROUGH_THE_SERVER = {"MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false"}
-"""MLflow 3.17 would have every file, however small, fetched from the object store itself, which a user of the registry
-may have no way to; the server fetches it for him."""
+MLFLOW_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
+}
+"""It is quiet. MLflow 3.17 would have every file, however small, fetched from the object store itself, which a user of
+the registry may have no way to; the server fetches it for him."""
 TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"
 TIMEOUT_S = 10
 """Seconds after which a registry that does not answer is given up."""
@@ -46,9 +52,7 @@ def settle_mlflow() -> None:
 
 def _settle(*, retries: int, seconds: int) -> None:
     settings = {
-        **THROUGH_THE_SERVER,
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        **MLFLOW_SETTINGS,
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(seconds),
     }

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tencost.compat.counters.top_share import top_share
 from tencost.errors import TrainError
 from tencost.evaluate.interval import Interval, seed_interval
+from tencost.evaluate.metrics import Floats, Ints
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.families.mlp import MlpConfig, MlpRanker
@@ -33,9 +34,6 @@ from tencost.models.programs.ranker.losses import RankingLoss
 
 if TYPE_CHECKING:
     import torch
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SCRATCH, PRETRAINED, FROZEN = "from scratch", "pretrained", "pretrained, frozen"
 ARMS = (SCRATCH, PRETRAINED, FROZEN)

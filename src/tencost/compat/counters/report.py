@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -19,7 +18,7 @@ from tencost.compat.counters import transfer as workloads
 from tencost.compat.counters.transfer import Leak, Outcome
 from tencost.evaluate.interval import Interval
 from tencost.evaluate.leaderboard_table import wide
-from tencost.evaluate.plots import PALETTE
+from tencost.evaluate.plots import PALETTE, new_figure, save_figure
 
 
 @dataclass
@@ -108,7 +107,7 @@ def plot_transfer(
     path: Path, outcomes: Sequence[Outcome], settings: workloads.Settings, title: str
 ) -> None:
     """Draw a group of bars for each pair of workloads, a bar for each arm, with intervals and chance as a line."""
-    figure, axes = _figure(8.5, 4.2)
+    figure, (axes,) = new_figure(1, 1, 8.5, 3.9)
     arms = list(dict.fromkeys(outcome.arm for outcome in outcomes))
     pairs = _pairs(outcomes)
     width = 0.84 / len(arms)
@@ -128,7 +127,8 @@ def plot_transfer(
     axes.set_ylim(0.0, 1.05)
     axes.set_ylabel(f"share of the {settings.top} fastest of {settings.programs} found")
     axes.grid(axis="x", visible=False)
-    _finish(figure, axes, path, title)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    save_figure(figure, title, path)
 
 
 def pretraining_grid(
@@ -146,9 +146,9 @@ def pretraining_grid(
     )
     for summary in summaries:
         figures = [summary.every, summary.later, *(summary.steps[step] for step in steps)]
-        grid.add(summary.arm, *map(_figure_text, figures))
+        grid.add(summary.arm, *(figure.text(".3f") for figure in figures))
     for name, interval in differences:
-        grid.add(name, _figure_text(interval, sign=True), *([""] * (1 + len(steps))))
+        grid.add(name, interval.text("+.3f"), *([""] * (1 + len(steps))))
     return grid
 
 
@@ -156,7 +156,7 @@ def plot_pretraining(
     path: Path, summaries: Sequence[networks.Summary], settings: networks.Settings, title: str
 ) -> None:
     """Draw the share of each batch against programs measured before it, a line a model, with bands over seeds."""
-    figure, axes = _figure(6.4, 4.2)
+    figure, (axes,) = new_figure(1, 1, 6.4, 3.9)
     for index, summary in enumerate(summaries):
         means = np.array([step.mean for step in summary.steps])
         spread = np.nan_to_num([step.half_width for step in summary.steps])
@@ -169,7 +169,8 @@ def plot_pretraining(
     axes.axhline(settings.chance, color="black", linestyle=":", linewidth=1.2, label="chance")
     axes.set_xlabel("programs of the workload measured before")
     axes.set_ylabel(f"share of the {settings.top} fastest of {settings.batch} found")
-    _finish(figure, axes, path, title)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    save_figure(figure, title, path)
 
 
 def _pairs(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
@@ -179,30 +180,4 @@ def _pairs(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
 
 
 def _outcome_text(outcome: Outcome) -> str:
-    return outcome.reason or f"{_figure_text(outcome.top)} ({outcome.columns})"
-
-
-def _figure_text(interval: Interval, *, sign: bool = False) -> str:
-    if math.isnan(interval.mean):
-        return ""
-    text = f"{interval.mean:+.3f}" if sign else f"{interval.mean:.3f}"
-    return text if math.isnan(interval.half_width) else f"{text} ± {interval.half_width:.3f}"
-
-
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
-    return figure, axes
-
-
-def _finish(figure: Any, axes: Any, path: Path, title: str) -> None:
-    axes.set_title(title, fontsize=10)
-    figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return outcome.reason or f"{outcome.top.text('.3f')} ({outcome.columns})"

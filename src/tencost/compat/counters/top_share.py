@@ -8,9 +8,8 @@ all alike gets k / n, what guessing gets on average.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from tencost.evaluate.metrics import Floats
 
 
 def top_share(score: Floats, speed: Floats, k: int) -> float:

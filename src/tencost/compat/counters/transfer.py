@@ -22,22 +22,18 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tencost.compat.counters.top_share import top_share
 from tencost.config.profiles import CounterKind, FittedOn, ProfileFeaturesConfig
 from tencost.errors import ProfileError
 from tencost.evaluate.interval import Interval, seed_interval
-from tencost.evaluate.metrics import kendall_tau
+from tencost.evaluate.metrics import Floats, Ints, kendall_tau
 from tencost.features.counters import columns_of, fit_counters
 from tencost.records.counters.counter_groups import tells_time
 from tencost.records.counters.table import Profiles
 
 if TYPE_CHECKING:
     import polars as pl
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 SETTINGS: dict[str, Any] = {
     "objective": "reg:squarederror",

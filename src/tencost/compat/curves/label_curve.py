@@ -18,7 +18,7 @@ from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.scoring import score_records
 from tencost.evaluate.truth import Truth
 from tencost.features.rows.ragged import IntArray, Ragged
-from tencost.models.programs.ranker import Ranker, Samples
+from tencost.models.programs.ranker import Ranker
 
 FIGURES = ("top1", "top5", "pairwise", "geo1")
 NATIVE = "native"
@@ -84,11 +84,6 @@ def curve(
             ranker = adapt(source, mode, labels, seed).ranker
             points.append(Point(mode.value, count, seed, judged(ranker, truth, features)))
     return points
-
-
-def native(ranker: Ranker, test: tuple[Truth, Ragged], labels: Samples, seed: int) -> Point:
-    """Judge the native model, trained on `labels`."""
-    return Point(NATIVE, len(labels), seed, judged(ranker, *test))
 
 
 def judged(ranker: Ranker, truth: Truth, features: Ragged) -> dict[str, float]:

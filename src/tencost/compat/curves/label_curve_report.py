@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from tencost.compat.curves.label_curve import FIGURES, NATIVE, Summary
-from tencost.evaluate.interval import Interval
-from tencost.evaluate.plots import MARKERS, PALETTE
-
-TITLES = {"top1": "top-1", "top5": "top-5", "pairwise": "pairwise", "geo1": "geo1"}
+from tencost.evaluate.plots import MARKERS, PALETTE, new_figure, save_figure
+from tencost.evaluate.scoring import HEADINGS
 
 
 def markdown(summaries: Sequence[Summary]) -> str:
     """Return the table: of the native model the figures, of all others per cent of them, mean ± 95 % over seeds."""
-    head = ["mode", "labels", *(TITLES[name] for name in FIGURES)]
+    head = ["mode", "labels", *(HEADINGS[name] for name in FIGURES)]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for summary in summaries:
         if summary.mode == NATIVE:
-            cells = [_format_interval(summary.value[name], "{:.3f}") for name in FIGURES]
+            cells = [summary.value[name].text(".3f") for name in FIGURES]
         else:
-            cells = [_format_interval(summary.share[name], "{:.0f}") + " %" for name in FIGURES]
+            cells = [summary.share[name].text(".0f") + " %" for name in FIGURES]
         lines.append("| " + " | ".join([summary.mode, str(summary.labels), *cells]) + " |")
     return "\n".join(lines) + "\n"
 
@@ -48,9 +43,7 @@ def write_csv(summaries: Sequence[Summary], path: Path) -> None:
 
 def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
     """Draw each figure as per cent of the native model's against labels, a line a mode."""
-    figure = Figure(figsize=(3.1 * len(FIGURES), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(FIGURES))
+    figure, axes = new_figure(1, len(FIGURES), 3.1, 3.1)
     modes = list(dict.fromkeys(summary.mode for summary in summaries if summary.mode != NATIVE))
     for axis, name in zip(axes, FIGURES, strict=True):
         for index, mode in enumerate(modes):
@@ -70,17 +63,9 @@ def plot(summaries: Sequence[Summary], path: Path, title: str) -> None:
         axis.axhline(100.0, color="black", linestyle=":", linewidth=1.2, label="native")
         axis.set_xscale("symlog", linthresh=50)
         axis.set_xlim(left=-5)
-        axis.set_title(TITLES[name], fontsize=10)
+        axis.set_title(HEADINGS[name], fontsize=10)
         axis.set_xlabel("labels")
-        axis.grid(color="#e4e4e4")
     axes[0].set_ylabel("% of the native model")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), fontsize=8)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-
-
-def _format_interval(interval: Interval, form: str) -> str:
-    if math.isnan(interval.half_width):
-        return form.format(interval.mean)
-    return f"{form.format(interval.mean)} ± {form.format(interval.half_width)}"
+    save_figure(figure, title, path)

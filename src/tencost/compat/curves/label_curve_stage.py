@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tencost.adapt.fitting import SourceModel
 from tencost.adapt.pool import LabelPool, program_features, read_pool
-from tencost.adapt.stage import choose_and_label
+from tencost.adapt.stage import choose_and_label, run_parameters
 from tencost.compat.curves import label_curve_report
 from tencost.compat.curves.label_curve import (
     NATIVE,
@@ -22,7 +22,7 @@ from tencost.compat.curves.label_curve import (
     Point,
     Summary,
     curve,
-    native,
+    judged,
     summarized,
 )
 from tencost.config import AdaptMode, Config
@@ -74,8 +74,13 @@ def run(cfg: Config, root: Path) -> Path:
         / f"adapt-from-{info.hardware}"
     )
     title = f"{info.family}: {info.hardware} to {cfg.hardware.name}"
+    parameters = run_parameters(cfg) | {
+        "family": info.family,
+        "from": info.hardware,
+        "seeds": ",".join(map(str, cfg.seeds)),
+    }
     with tracking.start_run(
-        cfg, root, stage="adapt curve", name=f"labels {title}", parameters=_parameters(cfg, bundles)
+        cfg, root, stage="adapt curve", name=f"labels {title}", parameters=parameters
     ) as tracked:
         points: list[Point] = []
         for seed, bundle in zip(cfg.seeds, bundles, strict=True):
@@ -142,7 +147,7 @@ def _native(data: Data, bundle: Bundle, test: tuple[Truth, Ragged], seed: int) -
         valid = train
     ranker = make_ranker(base_config(bundle.info.model_config), bundle.info.feature_spec)
     ranker.fit(train, valid, seed=seed, log=lambda *_: None)
-    return native(ranker, test, train, seed)
+    return Point(NATIVE, len(train), seed, judged(ranker, *test))
 
 
 def _chooser(cfg: Config) -> Choose:
@@ -162,18 +167,3 @@ def _logged(summaries: list[Summary]) -> list[Logged]:
         for name, share in summary.share.items()
         if not math.isnan(share.mean)
     ]
-
-
-def _parameters(cfg: Config, bundles: list[Bundle]) -> dict[str, str]:
-    parameters = {
-        "model_uri": str(cfg.model_uri),
-        "family": bundles[0].info.family,
-        "from": bundles[0].info.hardware,
-    }
-    tracking.flatten("adapt", vars(cfg.adapt), parameters)
-    names = {
-        "dataset.name": cfg.dataset.name,
-        "hardware.name": cfg.hardware.name,
-        "split.name": cfg.split_name,
-    }
-    return {**parameters, **names, "seeds": ",".join(map(str, cfg.seeds))}

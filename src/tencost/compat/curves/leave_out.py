@@ -29,13 +29,13 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
+from tencost.adapt.fitting import some_samples
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ConfigError
 from tencost.evaluate.interval import Interval, seed_interval
 from tencost.evaluate.leaderboard_table import wide
-from tencost.evaluate.scoring import SeedScore, score_records
+from tencost.evaluate.scoring import HEADINGS, score_records
 from tencost.evaluate.stage import load_truth
-from tencost.evaluate.truth import Truth
 from tencost.features.device import attributes, device_names
 from tencost.models.programs.bundle.calibration import fit_calibration
 from tencost.models.programs.ranker import Samples
@@ -46,7 +46,7 @@ from tencost.train.fit.seeds import SeedJob, train_seeds
 from tencost.writing import whole_file
 
 METRICS = ("pairwise", "geo1", "top1", "top5", "search_score")
-HEADINGS = ("pairwise", "geo1", "top-1", "top-5", "search score")
+"""Higher is better, all but the search score in [0, 1]."""
 NATIVE, POOLED, KNOWING = "native", "pooled", "pooled with device"
 FEW = "native, few"
 GOAL = 0.97
@@ -226,7 +226,7 @@ def _try(data: Data, served: Sequence[Arm], label: str) -> dict[Arm, Outcome]:
             raw = seed_model.ranker.predict(rows).astype(np.float64)
             scores.append(score_records(truth, raw, calibrate(raw)))
         values = {
-            name: seed_interval([figure(name, truth, score) for score in scores])
+            name: seed_interval([getattr(score.overall, name) for score in scores])
             for name in METRICS
         }
         outcomes[arm] = Outcome(arm, len(train), values)
@@ -245,15 +245,7 @@ def _few(samples: Samples, workloads: int) -> Samples | None:
     if len(groups) <= workloads:
         return None
     drawn = np.random.default_rng(0).choice(groups, workloads, replace=False)
-    few = samples.take(np.flatnonzero(np.isin(samples.group, drawn)))
-    return replace(few, group=np.unique(few.group, return_inverse=True)[1].astype(np.int64))
-
-
-def figure(name: str, truth: Truth, score: SeedScore) -> float:
-    """Return one of METRICS; higher is better, all but the search score in [0, 1]."""
-    if name == "geo1":
-        return float(np.exp(np.mean(np.log(truth.optimum_s / score.best[:, 0]))))
-    return float(getattr(score.overall, name))
+    return some_samples(samples, np.isin(samples.group, drawn))
 
 
 def shares(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -270,7 +262,8 @@ def shares(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def _cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    head = ["hardware", "model", "records", *HEADINGS, "pairwise of native", "geo1 of native"]
+    headings = [HEADINGS[name] for name in METRICS]
+    head = ["hardware", "model", "records", *headings, "pairwise of native", "geo1 of native"]
     lines = [head]
     for outcome in outcomes:
         of_native = [f"{100 * share:.1f} %" for share in shares(outcome, outcomes).values()]
@@ -313,10 +306,9 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
     table = Table()
     for name in head:
         table.add_column(name, justify="left" if name in ("hardware", "model") else "right")
-    for outcome, line in zip(outcomes, lines, strict=True):
-        table.add_row(
-            *line, end_section=outcome is outcomes[-1] or _last_of_hardware(outcome, outcomes)
-        )
+    hardware = [outcome.arm.hardware for outcome in outcomes]
+    for line, this, following in zip(lines, hardware, [*hardware[1:], ""], strict=True):
+        table.add_row(*line, end_section=following != this)
     console.print(table)
     left_out = [outcome for outcome in outcomes if outcome.arm.name.startswith("no ")]
     reached = [outcome for outcome in left_out if min(shares(outcome, outcomes).values()) >= GOAL]
@@ -325,8 +317,3 @@ def _print(outcomes: Sequence[Outcome], console: Console) -> None:
         "accuracy and geo1",
         highlight=False,
     )
-
-
-def _last_of_hardware(outcome: Outcome, outcomes: Sequence[Outcome]) -> bool:
-    place = list(outcomes).index(outcome)
-    return outcomes[place + 1].arm.hardware != outcome.arm.hardware

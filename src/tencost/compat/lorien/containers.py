@@ -15,6 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -106,6 +107,8 @@ class Records:
 
     program_format: ClassVar[str] = "none"
     """The schema's name for the programs that the container takes."""
+    log_format: ClassVar[LogFormat]
+    """The reader of the dialect's logs."""
 
     def __init__(
         self, target_key: str, workload_key: str | None = None, group_by_layout: bool = False
@@ -119,11 +122,6 @@ class Records:
         self._slots: dict[Hashable, _Member] = {}
         self._checked: set[str] = set()
         self._pushes = 0
-
-    @classmethod
-    def log_format(cls) -> LogFormat:
-        """Return the reader of the dialect's logs."""
-        raise NotImplementedError
 
     @staticmethod
     def key_of(record: RecordView) -> str:
@@ -157,13 +155,12 @@ class Records:
         Raises:
             RecordError: it holds none, more, or a line that cannot be read.
         """
-        reader = cls.log_format()
         with tempfile.TemporaryDirectory() as folder:
             for name, text in texts.items():
                 (Path(folder) / name).write_text(text, encoding="utf-8")
             path = Path(folder) / next(iter(texts))
-            batches = list(reader.read(path, About("decoded", path.name, hardware)))
-            modules = modules_of(path, reader)
+            batches = list(cls.log_format.read(path, About("decoded", path.name, hardware)))
+            modules = modules_of(path, cls.log_format)
         rejects = [reject for batch in batches for reject in batch.rejects]
         rows = [row for batch in batches for row in batch.records.to_pylist()]
         if rejects or len(rows) != 1:
@@ -209,7 +206,7 @@ class Records:
             return False
         for rival in rivals:
             self._remove(rival)
-        insort(self._members, member, key=_order)
+        insort(self._members, member, key=attrgetter("order"))
         self._slots |= dict.fromkeys(member.slots, member)
         return True
 
@@ -277,7 +274,7 @@ class Records:
         return self._members[position]
 
     def _remove(self, member: _Member) -> None:
-        del self._members[bisect_left(self._members, member.order, key=_order)]
+        del self._members[bisect_left(self._members, member.order, key=attrgetter("order"))]
         for slot in member.slots:
             del self._slots[slot]
 
@@ -302,10 +299,6 @@ class Records:
                 "of its own workload"
             )
         self._checked.add(record.workload_id)
-
-
-def _order(member: _Member) -> tuple[float, float, int]:
-    return member.order
 
 
 def rank(record: RecordView) -> tuple[float, float]:

@@ -16,7 +16,6 @@ from tencost.records.formats.metaschedule import (
     encode_module,
     programs_of,
 )
-from tencost.records.reading.protocol import LogFormat
 from tencost.store.ids import record_id
 
 
@@ -24,10 +23,7 @@ class AutoTVMRecords(Records):
     """Records of an AutoTVM task; the only dialect with layouts."""
 
     program_format = "autotvm_config"
-
-    @classmethod
-    def log_format(cls) -> LogFormat:
-        return autotvm.FORMAT
+    log_format = autotvm.FORMAT
 
     @staticmethod
     def key_of(record: RecordView) -> str:
@@ -58,10 +54,7 @@ class AutoSchedulerRecords(Records):
     """Records of an auto_scheduler (Ansor) task."""
 
     program_format = "ansor_steps"
-
-    @classmethod
-    def log_format(cls) -> LogFormat:
-        return ansor.FORMAT
+    log_format = ansor.FORMAT
 
     @staticmethod
     def key_of(record: RecordView) -> str:
@@ -86,10 +79,7 @@ class MetaScheduleRecords(Records):
     """
 
     program_format = "metaschedule_trace"
-
-    @classmethod
-    def log_format(cls) -> LogFormat:
-        return metaschedule.FORMAT
+    log_format = metaschedule.FORMAT
 
     @staticmethod
     def key_of(record: RecordView) -> str:

@@ -67,7 +67,7 @@ class TuneResult:
         limit(nbest)
         path = _record_file(Path(log_file_path))
         dialect = _dialect_of(path) if cls is TuneResult else cls
-        reader = dialect.records.log_format()
+        reader = dialect.records.log_format
         grouped = dialect.group_by_layout if group_by_layout is None else group_by_layout
         requested = workload if isinstance(workload, str | None) else workload.get_workload_key()
         modules = modules_of(path, reader)
@@ -191,7 +191,7 @@ def _dialect_of(path: Path) -> type[TuneResult]:
     """Return the class of a log's dialect, known from its first lines."""
     head = read_head(path)
     for dialect in (MetaScheduleTuneResult, AutoSchedulerTuneResult, AutoTVMTuneResult):
-        if dialect.records.log_format().recognizes(path, head):
+        if dialect.records.log_format.recognizes(path, head):
             return dialect
     raise RecordError(
         f"expected a log of AutoTVM, auto_scheduler or MetaSchedule, found none of them in {path}; import other "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,6 @@ class FamilyErrorBounds:
     low: float
     high: float
     families: dict[str, int]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON that `left_out_from_json` reads."""
-        return asdict(self)
 
 
 def left_out_errors(
@@ -87,7 +83,7 @@ def left_out_errors(
 
 
 def left_out_from_json(values: Mapping[str, Any]) -> FamilyErrorBounds:
-    """Read `FamilyErrorBounds.to_json`.
+    """Read what JSON holds of a FamilyErrorBounds.
 
     Raises:
         BundleError: it is something else.

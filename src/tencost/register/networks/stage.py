@@ -24,14 +24,14 @@ from tencost.evaluate.networks.board import OTHER, GraphBoard, GraphRow
 from tencost.evaluate.networks.left_out import left_out_errors
 from tencost.evaluate.networks.stage import JudgedGraphModel, load_models, predict_all, test_parts
 from tencost.models.networks import bundle as bundles
-from tencost.models.networks.bundle import GRAPH_ABI, GraphBundle, load_graph_bundle
+from tencost.models.networks.bundle import GRAPH_ABI, load_graph_bundle
 from tencost.models.networks.bundle.pyfunc_model import save_graph_pyfunc
 from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.register import registry, stage
 from tencost.register.networks.promotion import Errors, Opponent, judge
 from tencost.register.pull import pull
 from tencost.register.registry import Offer, Version
-from tencost.register.stage import RegistrationSubject, RunNotes
+from tencost.register.stage import RegistrationSubject
 from tencost.register.verdict import PromotionVerdict, of_another_split, unusable
 from tencost.train.networks.data import GraphData
 
@@ -112,14 +112,7 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
             bundle=folder,
             content_digest=bundles.content_digest(info),
             major=GRAPH_ABI,
-            tags={
-                "family": info.family,
-                "features": "graph",
-                "hardware": hardware,
-                "dataset": info.dataset,
-                "split_hash": info.split_hash,
-                "seed": str(info.seed),
-            },
+            tags=registry.origin_tags(info, hardware, "graph"),
             model_text=_model_text(self.model_name, self.cfg),
             save=save_graph_pyfunc,
         )
@@ -132,11 +125,11 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
             if np.isfinite(part.latency_ms[:, self.column]).any()
         }
 
-        def errors_of(model: JudgedGraphModel) -> dict[str, Errors]:
+        def errors_of(
+            predicted_ms: dict[str, NDArray[np.float64]], device: int
+        ) -> dict[str, Errors]:
             return {
-                name: _relative_errors(
-                    part, model.predicted_ms[name][:, :, self.column], self.column
-                )
+                name: _relative_errors(part, predicted_ms[name][:, :, device], self.column)
                 for name, part in parts.items()
             }
 
@@ -146,18 +139,20 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
             try:
                 with tempfile.TemporaryDirectory(prefix="tencost-") as cache:
                     bundle = load_graph_bundle(pull(champion.uri, Path(cache), root=self.root))
-                    opponent = Opponent(name, _champion_errors(bundle, parts))
+                    device = bundles.device_index(bundle.info, self.cfg.hardware.name)
+                    predicted = {key: predict_all((bundle,), part) for key, part in parts.items()}
+                    opponent = Opponent(name, errors_of(predicted, device))
                 if bundle.info.split_hash != self.model.bundles[0].info.split_hash:
                     notes.append(of_another_split(name))
             except (BundleError, RegistryError) as error:
                 notes.append(unusable(name, error))
         references = [
-            Opponent(model.name, errors_of(model))
+            Opponent(model.name, errors_of(model.predicted_ms, self.column))
             for model in self.models.values()
             if model.reference
         ]
         verdict = judge(
-            errors_of(self.model),
+            errors_of(self.model.predicted_ms, self.column),
             references,
             opponent,
             rolled_back=version.tags.get(registry.ROLLED_BACK_TAG, ""),
@@ -174,15 +169,19 @@ class GraphSubject(RegistrationSubject[GraphRow, PromotionVerdict]):
         figures = {metric: f"{self.row.mean(metric):.4f}" for metric in ("acc10", "mape")}
         return {"num_seeds": str(len(self.row.seeds)), **figures}
 
-    def run_notes(
-        self, version: Version, champion: Version | None, verdict: PromotionVerdict, text: str
-    ) -> RunNotes:
-        """Return notes under the name of the registered model: one run trains the models of all devices."""
+    def note(
+        self,
+        client: Any,
+        version: Version,
+        champion: Version | None,
+        verdict: PromotionVerdict,
+        text: str,
+    ) -> None:
+        """Write under the name of the registered model: one run trains the models of all devices."""
         del champion
-        return RunNotes(
-            tags={f"register.{version.name}": f"{version.semver} {verdict.word}"},
-            texts={f"register/{version.name}.md": text},
-        )
+        name, run_id = version.name, version.run_id
+        client.set_tag(run_id, f"register.{name}", f"{version.semver} {verdict.word}")
+        client.log_text(run_id, text, f"register/{name}.md")
 
     def marks(self) -> list[Path]:
         copy = graph_mark(self.root, self.cfg.dataset.name, self.cfg.hardware.name)
@@ -201,7 +200,7 @@ def _left_out(
     )
     if bounds is None:
         return {}
-    return {left_out.FILE: orjson.dumps(bounds.to_json(), option=orjson.OPT_INDENT_2)}
+    return {left_out.FILE: orjson.dumps(bounds, option=orjson.OPT_INDENT_2)}
 
 
 def _relative_errors(
@@ -219,16 +218,6 @@ def _relative_errors(
     error = np.abs(predicted_ms[:, measured] - latency_ms[measured]) / latency_ms[measured]
     _, family = np.unique(part.graphs.family[measured], return_inverse=True)
     return Errors(error, family.astype(np.int64))
-
-
-def _champion_errors(bundle: GraphBundle, parts: dict[str, LabelledGraphs]) -> dict[str, Errors]:
-    device = bundles.device_index(bundle.info, bundle.info.hardware)
-    champion_errors = {}
-    for name, part in parts.items():
-        column = part.hardware.index(bundle.info.hardware)
-        predicted = predict_all((bundle,), part)[:, :, device]
-        champion_errors[name] = _relative_errors(part, predicted, column)
-    return champion_errors
 
 
 def _model_text(name: str, cfg: Config) -> str:

@@ -44,8 +44,8 @@ from tencost import __version__
 from tencost.errors import TencostError, printable
 from tencost.models.programs.bundle import BundleInfo
 from tencost.register.service import metrics
-from tencost.register.service.pool import BatchTimeoutError, EndedError, ScoringPool
-from tencost.register.service.reading import Readers, SlowError, UnreadableError
+from tencost.register.service.pool import EndedError, ScoringPool
+from tencost.register.service.reading import LateError, Readers, UnreadableError
 from tencost.register.service.scoring import CandidateScore
 
 _CLOSE = {"Connection": "close"}
@@ -129,12 +129,13 @@ class Service:
 
     async def _health(self, request: Request) -> Response:
         del request
+        pool = self._pool.gauges()
         return _json(
             {
                 "status": "ok" if self._taken < self._limits.waiting else "busy",
                 "slots": {"all": self._limits.waiting, "taken": self._taken},
-                "workers": {"all": self._pool.num_workers, "alive": self._pool.num_alive},
-                "queue": self._pool.num_queued,
+                "workers": {"all": pool["workers"], "alive": pool["workers_alive"]},
+                "queue": pool["queue"],
                 "reading": self._reading,
             }
         )
@@ -144,11 +145,8 @@ class Service:
         gauges = {
             "slots": self._limits.waiting,
             "slots_taken": self._taken,
-            "workers": self._pool.num_workers,
-            "workers_alive": self._pool.num_alive,
-            "queue": self._pool.num_queued,
             "reading": self._reading,
-            "programs_remembered": self._pool.num_remembered,
+            **self._pool.gauges(),
         }
         content = metrics.text(self._requests, self._pool.counts, gauges)
         return Response(content, headers={"Content-Type": metrics.CONTENT_TYPE})
@@ -188,7 +186,7 @@ class Service:
         try:
             work = run_in_threadpool(self._scored, body, abandoned)
             answer = await _while_there(request, work, abandoned)
-        except (BatchTimeoutError, SlowError):
+        except LateError:
             raise HTTPException(
                 504,
                 f"expected scores within {self._limits.seconds:g} s, found none: send fewer candidates at once",

@@ -21,8 +21,8 @@ from tencost.features.rows.kind import Chunk, kind_of
 from tencost.models.programs.bundle import read_info
 from tencost.register.pull import manifest_digest, pull
 from tencost.register.service.app import RequestLimits, Service
-from tencost.register.service.pool import BatchTimeoutError, ScoringPool
-from tencost.register.service.reading import Readers, Rules
+from tencost.register.service.pool import ScoringPool
+from tencost.register.service.reading import LateError, Readers, Rules
 from tencost.register.service.scoring import ServedModel
 from tencost.workers.hardware import detect_host
 
@@ -115,7 +115,7 @@ def _begin(pool: ScoringPool, readers: Readers, target_kind: str) -> None:
     empty = Chunk("w", "", f'{{"kind": "{target_kind}"}}', (), ())
     try:
         pool.begin(empty, START_SECONDS)
-    except BatchTimeoutError:
+    except LateError:
         raise TencostError(
             f"expected a worker that has loaded the model within {START_SECONDS:g} s, found none"
         ) from None

@@ -25,7 +25,7 @@ from tencost.errors import BundleError
 from tencost.features.rows.kind import Chunk
 from tencost.features.rows.ragged import FloatArray
 from tencost.models.programs.bundle.calibration import LOWEST_SCORE
-from tencost.register.service.reading import ScoreRequest
+from tencost.register.service.reading import LateError, ScoreRequest
 from tencost.register.service.scoring import CandidateScore, ServedModel, score_chunk
 from tencost.workers.parallel.local import LocalWorkers
 from tencost.workers.parallel.mapping import Rescue, Work, in_order
@@ -42,10 +42,6 @@ MOST_ANSWERS = 64
 
 Remembered = tuple[CandidateScore, FloatArray | None]
 """Of a program that was scored in full, and the tile columns that a draft can learn from, where it has some."""
-
-
-class BatchTimeoutError(Exception):
-    """A batch took longer than it may."""
 
 
 class EndedError(Exception):
@@ -109,25 +105,16 @@ class ScoringPool:
         self.counts: Counter[str] = Counter()
         """Programs so far: `full`, `remembered`, `guessed`, `unread`."""
 
-    @property
-    def num_workers(self) -> int:
-        """Return how many processes work at once."""
-        return self._workers.count
-
-    @property
-    def num_alive(self) -> int:
-        """Return how many of them live; one that died is begun again with the next request."""
-        return self._workers.num_alive
-
-    @property
-    def num_remembered(self) -> int:
-        """Return how many programs are remembered."""
-        return len(self._memory)
-
-    @property
-    def num_queued(self) -> int:
-        """Return how many requests wait for their turn on the workers."""
-        return self._turns.num_waiting
+    def gauges(self) -> dict[str, int]:
+        """Return what there is at this moment, by the names of the service's metrics."""
+        return {
+            "workers": self._workers.count,
+            # One that died is begun again with the next request.
+            "workers_alive": self._workers.num_alive,
+            # Requests that wait for their turn on the workers.
+            "queue": self._turns.num_waiting,
+            "programs_remembered": len(self._memory),
+        }
 
     def score(
         self, request: ScoreRequest, seconds: float, abandoned: threading.Event
@@ -140,7 +127,7 @@ class ScoringPool:
             abandoned: set when nobody waits for the scores any more.
 
         Raises:
-            BatchTimeoutError: it took longer.
+            LateError: it took longer.
             EndedError: nobody waits any more.
             UntrustedError: the workload's module names what could run code of others.
         """
@@ -179,7 +166,7 @@ class ScoringPool:
         ]
 
     def begin(self, empty: Chunk, seconds: float) -> None:
-        """Let each worker load the model; raises what is wrong with that, BatchTimeoutError if it takes longer."""
+        """Let each worker load the model; raises what is wrong with that, LateError if it takes longer."""
         deadline = time.monotonic() + seconds
         with self._turns.mine(deadline):
             self._workers.deadline = deadline
@@ -249,7 +236,7 @@ class _Turns:
 
     @contextmanager
     def mine(self, deadline: float) -> Iterator[None]:
-        """Wait for a turn; raises BatchTimeoutError where it does not come before the deadline."""
+        """Wait for a turn; raises LateError where it does not come before the deadline."""
         ticket = object()
         with self._changed:
             self._tickets.append(ticket)
@@ -257,7 +244,7 @@ class _Turns:
             with self._changed:
                 seconds = max(0.0, deadline - time.monotonic())
                 if not self._changed.wait_for(lambda: self._tickets[0] is ticket, seconds):
-                    raise BatchTimeoutError
+                    raise LateError
             yield
         finally:
             with self._changed:
@@ -290,7 +277,7 @@ class _LastingWorkers(LocalWorkers):
         remaining = max(0.0, self.deadline - time.monotonic())
         finished = wait(handles, timeout=remaining, return_when=FIRST_COMPLETED).done
         if not finished:
-            raise BatchTimeoutError
+            raise LateError
         return [handle for handle in handles if handle in finished]
 
     def result(self, handle: Future[Sequence[Any]]) -> Sequence[Any]:

@@ -37,8 +37,8 @@ class UnreadableError(Exception):
         self.status, self.sentence = status, sentence
 
 
-class SlowError(Exception):
-    """A body was not read in time."""
+class LateError(Exception):
+    """A body was not read, or a batch not scored, in time."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Readers:
 
         Raises:
             UnreadableError: it is no request.
-            SlowError: it took longer.
+            LateError: it took longer.
         """
         workers = self._workers[len(body) > SMALL]
         for _ in range(TRIES):
@@ -101,7 +101,7 @@ class Readers:
                 [request] = workers.result(handle)
             except FutureTimeoutError:
                 handle.cancel()
-                raise SlowError from None
+                raise LateError from None
             except WorkerLostError:
                 continue
             if isinstance(request, UnreadableError):
