@@ -144,7 +144,7 @@ class Collection:
 
     def programs(self, task: CollectedTask) -> list[LoggedProgram]:
         """Return the programs to measure; empty if there are none yet."""
-        return self._read(self.path / "to_measure_programs" / task.folder)
+        return logged_programs(self.path / "to_measure_programs" / task.folder)
 
     def origin(self, task: CollectedTask) -> ProgramOrigin | None:
         """Return how each of its programs was made; None if there are none yet."""
@@ -187,7 +187,7 @@ class Collection:
         """Return what was measured of a task on a hardware, all shards together."""
         top = self.path / "measure_records" / hardware / task.folder
         folders = sorted(path.parent for path in top.glob(f"**/{RECORD_FILE}"))
-        return [program for folder in folders for program in self._read(folder)]
+        return [program for folder in folders for program in logged_programs(folder)]
 
     def hardware(self) -> list[str]:
         """Return the names of the hardware that it has measurements of."""
@@ -227,12 +227,14 @@ class Collection:
             ) from error
         return tasks
 
-    def _read(self, folder: Path) -> list[LoggedProgram]:
-        if not (folder / RECORD_FILE).is_file():
-            return []
-        workloads, _ = read_workloads(folder / WORKLOAD_FILE)
-        programs = read_programs(folder / RECORD_FILE, workloads)
-        return [program for program in programs if isinstance(program, LoggedProgram)]
+
+def logged_programs(folder: Path) -> list[LoggedProgram]:
+    """Read the records of a folder's database, in order; lines that are none are left out."""
+    if not (folder / RECORD_FILE).is_file():
+        return []
+    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
+    programs = read_programs(folder / RECORD_FILE, workloads)
+    return [program for program in programs if isinstance(program, LoggedProgram)]
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tencost.config import HardwareConfig
+from tencost.measure.journal import FAILED_RUN_SECS
 from tencost.networks.network import NetworkTask
 from tencost.programs.codegen.vector_math import current_generator
 from tencost.programs.trace.replay import replay
@@ -32,7 +33,6 @@ from tencost.store.generator import UNKNOWN
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.tune.workfolder import WorkFolder
-from tencost.tune.wrong_programs import FAILED
 
 PER_WORKLOAD = 64
 """Records of a workload that are taken over, the fastest ones."""
@@ -156,7 +156,7 @@ class _Transfer:
         times = list(remembered)
         if must_be_timed:
             timing = time_here(schedule.mod)
-            times = list(timing.run_secs) or list(FAILED)
+            times = list(timing.run_secs) or list(FAILED_RUN_SECS)
             self._timed += 1
             self._adoption.timed += 1
             self._judge(record_id, remembered, timing)

@@ -33,6 +33,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tencost.errors import TuneError, UntrustedError
+from tencost.measure.collection import logged_programs
 from tencost.programs.codegen import rules
 from tencost.programs.trace.allowed import check_module, check_trace
 from tencost.records.formats.metaschedule import (
@@ -180,15 +181,6 @@ class WorkFolder:
         new = [program for program in self.programs() if program.line > self._num_read]
         self._num_read = max([self._num_read, *(program.line for program in new)])
         return new
-
-
-def logged_programs(folder: Path) -> list[LoggedProgram]:
-    """Read the records of a folder's database, in order; lines that are none are left out."""
-    if not (folder / RECORD_FILE).exists():
-        return []
-    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
-    programs = read_programs(folder / RECORD_FILE, workloads)
-    return [program for program in programs if isinstance(program, LoggedProgram)]
 
 
 def check_database(folder: Path, trusted: Collection[str] = ()) -> None:
