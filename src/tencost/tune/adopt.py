@@ -11,7 +11,6 @@ was timed here. The others enter with their times, slower than that.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from tencost.store.generator import UNKNOWN
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.tune.workfolder import WorkFolder
+from tencost.workers.evaluator import Best
 
 PER_WORKLOAD = 64
 """Records of a workload that are taken over, the fastest ones."""
@@ -52,21 +52,6 @@ class Adoption:
     programs: int = 0
     timed: int = 0
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Best:
-    """The shortest mean and median that were timed here, seconds; databases sort by the one or the other."""
-
-    mean: float = math.inf
-    median: float = math.inf
-
-    def note(self, times: Sequence[float]) -> None:
-        self.mean = min(self.mean, statistics.fmean(times))
-        self.median = min(self.median, statistics.median(times))
-
-    def is_beaten_by(self, times: Sequence[float]) -> bool:
-        return statistics.fmean(times) <= self.mean or statistics.median(times) <= self.median
 
 
 def adopt(
@@ -124,7 +109,7 @@ class _Transfer:
     ) -> None:
         self._folder, self._database, self._task = folder, database, task
         self._target, self._adoption = target, adoption
-        self._best = _Best()
+        self._best = Best()
         self._timed = self._skipped = 0
 
     def resume(self, programs: Sequence[LoggedProgram]) -> None:
@@ -134,7 +119,7 @@ class _Transfer:
                 self._timed += 1
                 timing = timing_from_log(program.run_secs)
                 if timing.status is Status.ok:
-                    self._best.note(timing.run_secs)
+                    self._best = self._best.after(timing.run_secs)
 
     def take(
         self,
@@ -188,7 +173,7 @@ class _Transfer:
                 f"{subject}, and failed here, so that it is never offered ({timing.status}: {timing.error})"
             )
             return
-        self._best.note(timing.run_secs)
+        self._best = self._best.after(timing.run_secs)
         now = statistics.median(timing.run_secs)
         if now > SURPRISE * before:
             self._adoption.notes.append(

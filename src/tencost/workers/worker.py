@@ -37,7 +37,6 @@ import json
 import os
 import resource
 import socket
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -50,6 +49,7 @@ from tencost.errors import HardwareError, UntrustedError
 from tencost.programs.codegen import vector_math
 from tencost.programs.codegen.overlap import without_layout_blocks
 from tencost.workers.evaluator import (
+    Best,
     MeasureOptions,
     adaptive_times,
     local_timer,
@@ -214,7 +214,7 @@ class Child:
             else:
                 best = self.wait_for_go()
                 seconds = self._time(built, request, options)
-                if "expected" in request and _is_new_best(seconds, best):
+                if "expected" in request and best.is_beaten_by(seconds):
                     self._channel.answer({"phase": "check"})
                     started = time.perf_counter()
                     wrong = self._check(built, module, request)
@@ -301,14 +301,13 @@ class Child:
         timer = local_timer(function, tensors, device, flush=options.cache_flush, alone=alone)
         return adaptive_times(timer, options)
 
-    def wait_for_go(self) -> list[float] | None:
-        """Wait until the program may run; return the mean and median to beat, if there are any."""
+    def wait_for_go(self) -> Best:
+        """Wait until the program may run; return the times to beat, infinite where there are none."""
         self._channel.answer({"phase": "run"})
         permission = self._channel.receive()
         if permission is None:
             os._exit(0)
-        best: list[float] | None = permission["best"]
-        return best
+        return Best(*(permission["best"] or ()))
 
     def _arguments(self, args: list[Any], device: Any) -> list[Any]:
         """Return random arguments; those of the program before are used again if they fit."""
@@ -375,13 +374,6 @@ def _runs_alone(target_kind: str) -> bool:
 
 def _device_name(target_kind: str) -> str:
     return "cpu" if target_kind == "llvm" else target_kind
-
-
-def _is_new_best(seconds: Sequence[float], best: Sequence[float] | None) -> bool:
-    """Say whether the mean or the median is shorter than the best one: databases sort by the one or the other."""
-    if best is None:
-        return True
-    return statistics.fmean(seconds) <= best[0] or statistics.median(seconds) <= best[1]
 
 
 def _rss_bytes() -> int:
