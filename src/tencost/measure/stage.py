@@ -22,6 +22,7 @@ from rich.table import Table
 from tencost.config import Config, HardwareConfig, NetworkConfig, RunnerKind
 from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
+from tencost.programs.native_messages import native_messages_to
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
 
 if TYPE_CHECKING:
@@ -349,12 +350,5 @@ def _bar(console: Console) -> Bar:
 @contextmanager
 def _quiet_tvm(log: Path) -> Iterator[Console]:
     """Yield a console on the terminal, while what TVM's C++ side writes to stderr goes to a file."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with log.open("ab") as file, os.fdopen(os.dup(saved), "w") as terminal:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield Console(file=terminal)
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    with os.fdopen(os.dup(2), "w") as terminal, native_messages_to(log):
+        yield Console(file=terminal)
