@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tencost.config import Config, HardwareConfig, NetworkConfig, RunnerKind
@@ -126,7 +125,7 @@ def programs(cfg: Config, root: Path) -> Path:
         def state(task: CollectedTask) -> str:
             return f"{num_new / max(time.monotonic() - started, 1e-9):.0f} programs/s | {task.task_name[:32]}"
 
-        with _bar(console) as bars:
+        with progress_bar(console) as bars:
             bar = bars.add_task("programs", total=len(tasks), state=state(todo[0]) if todo else "")
             bars.update(bar, completed=len(tasks) - len(todo))
             new_programs = drawn(cfg, hardware, collection, todo, root, console)
@@ -224,7 +223,7 @@ def _measure(
     session = MeasuringSession(collection.path / "measure_records" / hardware.name, shard, about)
     count = sum(len(block.programs) for block in blocks)
     progress, printed = MeasuringProgress(count), time.monotonic()
-    with _bar(console) as bars:
+    with progress_bar(console) as bars:
         bar = bars.add_task(hardware.name, total=count, state="starting")
 
         def on_progress(progress: MeasuringProgress) -> None:
@@ -336,13 +335,14 @@ def _relative(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _bar(console: Console) -> Bar:
-    return Bar(
+def progress_bar(console: Console) -> Progress:
+    """Return a bar of which each task has a `state`, what is said behind it."""
+    return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         console=console,
     )
 
