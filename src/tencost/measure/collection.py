@@ -18,8 +18,8 @@ Files other than journals appear whole or not at all, so that a killed command l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tencost.errors import MeasureError
+from tencost.errors import MeasureError, TencostError
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -195,9 +195,8 @@ class Collection:
             path.name for path in (self.path / "measure_records").glob("*") if path.is_dir()
         )
 
-    @contextmanager
-    def locked(self, what: str) -> Iterator[None]:
-        """Hold the collection for one kind of work, "networks and programs" or the name of a hardware.
+    def locked(self, what: str) -> AbstractContextManager[Any]:
+        """Hold the collection for one kind of work, "networks and programs" or the name of a hardware, see `hold`.
 
         Raises:
             MeasureError: another process holds it.
@@ -207,12 +206,11 @@ class Collection:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(folder, error) from error
-        refusal = (
+        refusal = MeasureError(
             f"{self.path}: another process is at work on {what} of this collection. Wait for it, or collect "
             "elsewhere: measure.name=..."
         )
-        with hold(folder / f"{what.replace(' ', '-')}.lock", refusal):
-            yield
+        return hold(folder / f"{what.replace(' ', '-')}.lock", refusal)
 
     def _tasks_of(self, network: str) -> list[dict[str, Any]]:
         path = self.path / "network_info" / f"{network}.json"
@@ -237,22 +235,12 @@ def logged_programs(folder: Path) -> list[LoggedProgram]:
     return [program for program in programs if isinstance(program, LoggedProgram)]
 
 
-@contextmanager
-def hold(lock: Path, refusal: str) -> Iterator[None]:
-    """Hold a file lock within the block.
-
-    Raises:
-        MeasureError: `refusal`, where another process holds it.
-    """
-    file_lock = FileLock(lock)
+def hold(lock: Path, refusal: TencostError) -> AbstractContextManager[Any]:
+    """Hold a file lock from now to the end of the block; raises `refusal` where another process holds it."""
     try:
-        file_lock.acquire(timeout=0)
+        return FileLock(lock).acquire(timeout=0)
     except Timeout as error:
-        raise MeasureError(refusal) from error
-    try:
-        yield
-    finally:
-        file_lock.release()
+        raise refusal from error
 
 
 def write_line(file: FileIO, fields: Any) -> None:
