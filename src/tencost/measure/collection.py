@@ -113,13 +113,13 @@ class Collection:
                 index.append({"network": network, **task, **place})
         write_whole(self.path / "tasks.json", json.dumps(index, indent=1) + "\n")
 
-    def tasks(self, min_mflop: float, networks: Sequence[str] = ()) -> list[CollectedTask]:
+    def tasks(self, min_mflop: float) -> list[CollectedTask]:
         """Return the distinct workloads of at least so many MFLOP, in order of networks, costliest first.
 
         Two networks name the same workload differently; the first network's name (alphabetically) counts.
 
         Raises:
-            MeasureError: there is no network, or none of those that are asked for.
+            MeasureError: there is no network.
         """
         if not self.networks():
             raise MeasureError(
@@ -137,10 +137,7 @@ class Collection:
                 by_workload[identity] = CollectedTask(
                     folder_name(name, identity), name, identity, task["mod"], flop, sharing
                 )
-        requested = set(networks)
-        return [
-            task for task in by_workload.values() if not requested or requested & set(task.networks)
-        ]
+        return list(by_workload.values())
 
     def programs(self, task: CollectedTask) -> list[LoggedProgram]:
         """Return the programs to measure; empty if there are none yet."""
