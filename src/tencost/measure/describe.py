@@ -106,7 +106,7 @@ LEVELS = {
 """The x86 levels that a host can be limited to, the widest first."""
 
 
-def run_describe(cfg: Config, root: Path) -> Path:
+def run(cfg: Config, root: Path) -> Path:
     """Describe the host as conf/hardware/<name>.yaml of a project; return that file.
 
     `hardware.name` and `hardware.cores` of hardware=local, `measure.isa` and `measure.overwrite` choose.

@@ -1,6 +1,6 @@
 """Stage measure: networks -> tasks -> programs -> measurements, a raw dataset that the pipeline takes.
 
-`tencost measure networks | programs | run | hardware | pack`; each continues where it was stopped.
+`tencost measure networks | programs | run | pack`; each continues where it was stopped.
 """
 
 from __future__ import annotations
@@ -251,13 +251,6 @@ def _measure(
         noise = f"{progress.noise_median:.3f} median, {max(progress.noise):.2f} most"
         table.add_row("noise", noise)
     console.print(table)
-
-
-def hardware(cfg: Config, root: Path) -> Path:
-    """Describe the host as conf/hardware/<name>.yaml; return that file."""
-    from tencost.measure.describe import run_describe
-
-    return run_describe(cfg, root)
 
 
 def pack(cfg: Config, root: Path) -> Path:
