@@ -134,13 +134,12 @@ def programs(cfg: Config, root: Path) -> Path:
                     refused.append(
                         f"{task.task_name} of {', '.join(task.networks)} ({new.refused})"
                     )
-                    bars.update(bar, advance=1, state=state(task))
-                    continue
-                lines = [*collection.program_lines(task), *new.lines]
-                collection.write_programs(task, new.shash, lines, new.origin)
-                num_new += len(new.lines)
-                if new.origin.exhausted:
-                    exhausted.append(f"{task.task_name} ({len(new.origin.origins)})")
+                else:
+                    lines = [*collection.program_lines(task), *new.lines]
+                    collection.write_programs(task, new.shash, lines, new.origin)
+                    num_new += len(new.lines)
+                    if new.origin.exhausted:
+                        exhausted.append(f"{task.task_name} ({len(new.origin.origins)})")
                 bars.update(bar, advance=1, state=state(task))
             bars.update(bar, completed=len(tasks), state="")
         collection.write_index()
