@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -106,37 +107,34 @@ class Facts:
         return min(_MAX_TOLERANCE, _FACTOR * self.epsilon * math.sqrt(self.reduction))
 
 
+@dataclass(eq=False)
 class Expected:
     """A workload's inputs and outputs.
 
-    Args:
+    Attributes:
         facts: how inputs are drawn, and what is tolerated.
         outputs: what the arguments hold afterwards, by index; those that are not here stay as they were.
     """
 
-    def __init__(self, facts: Facts, outputs: dict[int, Array]) -> None:
-        self.facts = facts
-        self._outputs = outputs
-        self._inputs: list[Array] | None = None
+    facts: Facts
+    outputs: dict[int, Array]
 
-    @property
+    @cached_property
     def inputs(self) -> list[Array]:
         """All arguments before the call; outputs hold something, so that one left unwritten is found."""
-        if self._inputs is None:
-            self._inputs = draw_arguments(self.facts)
-        return self._inputs
+        return draw_arguments(self.facts)
 
     def difference(self, after: Sequence[Array]) -> OutputDifference:
         """Compare all arguments after a program has run."""
         differences = (
-            _difference(index, array, self._outputs.get(index, self.inputs[index]), self.facts)
+            _difference(index, array, self.outputs.get(index, self.inputs[index]), self.facts)
             for index, array in enumerate(after)
         )
         return max(differences, key=_badness)
 
     def save(self, path: Path) -> None:
         """Write everything but the inputs, which are drawn again; in one step, as others read it."""
-        arrays: dict[str, Any] = {f"arg{n}": _plain(array) for n, array in self._outputs.items()}
+        arrays: dict[str, Any] = {f"arg{n}": _plain(array) for n, array in self.outputs.items()}
         arrays["facts"] = np.array(json.dumps(asdict(self.facts)))
         with whole_file(path) as temporary:
             np.savez(temporary, **arrays)
