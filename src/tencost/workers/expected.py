@@ -17,8 +17,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir import SBlock
 
 from tencost.writing import whole_file
 
@@ -203,10 +208,6 @@ def read_facts(module: Any) -> Facts:
     Raises:
         ValueError: other than tensor arguments of fixed shapes.
     """
-    import tvm_ffi
-    from tvm import tirx
-    from tvm.s_tir import SBlock
-
     function = module["main"]
     if any(not isinstance(argument.ty, tirx.BufferType) for argument in function.params):
         raise ValueError("expected tensor arguments only")
@@ -227,10 +228,6 @@ def read_facts(module: Any) -> Facts:
 
 def _bounds(function: Any) -> list[int]:
     """Return below which each argument's integers stay: 1 (only zeros) where an index is computed from them."""
-    import tvm_ffi
-    from tvm import tirx
-    from tvm.ir import TensorLoad
-
     stores: list[tuple[Any, Any]] = []
     uses: list[tuple[Any, int]] = []
 
@@ -272,9 +269,6 @@ def _carriers(argument: Any, stores: Sequence[tuple[Any, Any]]) -> tuple[list[An
 
 
 def _loads(expression: Any, buffer: Any) -> bool:
-    import tvm_ffi
-    from tvm.ir import TensorLoad
-
     loads: list[bool] = []
     tvm_ffi.structural_walk(
         expression, (TensorLoad, lambda load: loads.append(load.source.same_as(buffer)))
@@ -284,9 +278,6 @@ def _loads(expression: Any, buffer: Any) -> bool:
 
 def _is_load(expression: Any) -> bool:
     """Say whether it is a value as it was loaded: converted or clipped at most."""
-    from tvm import tirx
-    from tvm.ir import TensorLoad
-
     while isinstance(expression, (tirx.Cast, tirx.Min, tirx.Max)):
         if isinstance(expression, tirx.Cast):
             expression = expression.value
@@ -329,8 +320,6 @@ def _plain(array: Array) -> Array:
 
 
 def _float(dtype: str) -> Any:
-    import ml_dtypes
-
     try:
         return np.dtype(getattr(ml_dtypes, dtype, dtype))
     except TypeError as error:
@@ -338,7 +327,5 @@ def _float(dtype: str) -> Any:
 
 
 def _epsilon(dtype: str) -> float:
-    import ml_dtypes
-
     info: Any = ml_dtypes.finfo
     return float(info(_float(dtype)).eps)
