@@ -18,6 +18,7 @@ from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing
 from tencost.tune.adopt import TIMED, adopt
 from tencost.tune.workfolder import open_folder
+from tencost.workers.evaluator import Best
 from tencost.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.tvm
@@ -194,12 +195,9 @@ def test_a_folder_with_a_count_opens(
 
 def test_a_shorter_mean_or_a_shorter_median_has_to_be_timed_here_first() -> None:
     """A database sorts by the one or the other."""
-    from tencost.tune.adopt import _Best
-
-    best = _Best()
-    assert best.is_beaten_by([9.0])
-    best.note([2.0, 2.0, 5.0])  # mean 3, median 2
-    best.note([1.0, 2.5, 2.5])  # mean 2, median 2.5
+    assert Best().is_beaten_by([9.0])
+    best = Best().after([2.0, 2.0, 5.0])  # mean 3, median 2
+    best = best.after([1.0, 2.5, 2.5])  # mean 2, median 2.5
     assert best.is_beaten_by([0.5, 2.2, 2.3]), "a shorter mean alone"
     assert best.is_beaten_by([1.9, 1.9, 9.0]), "a shorter median alone"
     assert not best.is_beaten_by([2.1, 2.1, 2.1])

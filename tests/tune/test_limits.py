@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tencost.workers.evaluator import Best
+
 pytestmark = pytest.mark.tvm
 
 
@@ -69,12 +71,5 @@ def test_subnormal_outputs_say_nothing_and_differ_by_nothing() -> None:
 )
 def test_a_new_best_is_one_by_mean_or_by_median(seconds: tuple[float, ...], new: bool) -> None:
     """Databases offer a program for the one or the other, so that either has it compared."""
-    from tencost.tune.adopt import _Best
-    from tencost.workers.worker import _is_new_best
-
-    assert _is_new_best(seconds, (3.0, 3.0)) is new
-    assert _is_new_best(seconds, None)
-    best = _Best()
-    assert best.is_beaten_by(seconds)
-    best.note((3.0, 3.0, 3.0))
-    assert best.is_beaten_by(seconds) is new
+    assert Best().is_beaten_by(seconds)
+    assert Best().after((3.0, 3.0, 3.0)).is_beaten_by(seconds) is new

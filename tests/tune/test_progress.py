@@ -11,11 +11,12 @@ from rich.console import Console
 
 from matmuls import make_matmul
 from tencost.config import HardwareConfig
+from tencost.measure.stage import progress_bar
 from tencost.networks.network import NetworkTask
 from tencost.tune.batches import Score
 from tencost.tune.cost_model import Round
 from tencost.tune.guard import Arm
-from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress, progress_line
+from tencost.tune.progress import WIDTH, Outlook, Pace, clock, fitting, progress_line
 from tencost.tune.session import MeasuredBatch
 
 pytestmark = pytest.mark.tvm
@@ -71,7 +72,7 @@ def test_the_line_is_not_wider_than_it_may_be(columns: int) -> None:
     )
     out = io.StringIO()
     console = Console(file=out, width=columns, force_terminal=True, color_system=None)
-    with progress(console) as bar:
+    with progress_bar(console) as bar:
         bar.add_task("tuning", total=4096, completed=4001, state=told)
     shown = out.getvalue().replace("\r", "\n").splitlines()
     assert any("4001/4096" in line and told in line for line in shown)

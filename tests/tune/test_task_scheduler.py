@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tencost.tune.task_scheduler import CAP, FAITH, HALF, SecondsScheduler, TaskHistory, Turn
+from tencost.tune.task_scheduler import CAP, FAITH, HALF, SecondsScheduler, Turn, promise
 
 pytestmark = pytest.mark.tvm
 
@@ -42,20 +42,20 @@ class Tuning:
         return [int(self.scheduler.next_task_id()) for _ in range(count)]
 
 
-def history(*gains: float, seconds: float = 10.0) -> TaskHistory:
-    return TaskHistory([Turn(16, seconds, 1.0, 1.0 - gain) for gain in gains])
+def promised(*gains: float, seconds: float = 10.0) -> float:
+    return promise([Turn(16, seconds, 1.0, 1.0 - gain) for gain in gains])
 
 
 def test_a_promise_is_of_what_was_gained_and_what_it_cost() -> None:
-    assert TaskHistory().promise() == 0.0
-    assert history(0.05).promise() > history(0.01).promise() > history(0.0).promise()
-    assert history(0.05, seconds=5.0).promise() == 2 * history(0.05).promise()
-    assert history(0.9).promise() == history(2 * CAP).promise()
+    assert promised() == 0.0
+    assert promised(0.05) > promised(0.01) > promised(0.0)
+    assert promised(0.05, seconds=5.0) == 2 * promised(0.05)
+    assert promised(0.9) == promised(2 * CAP)
 
 
 def test_faith_halves_while_a_task_stands_still() -> None:
     assert HALF == 16
-    one, two = history(0.0, 0.0).promise(), history(0.0, 0.0, 0.0).promise()
+    one, two = promised(0.0, 0.0), promised(0.0, 0.0, 0.0)
     assert two == one / 2 == FAITH / 10 / 8
 
 

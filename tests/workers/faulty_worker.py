@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from tencost.workers import protocol
+from tencost.workers.evaluator import Best
 from tencost.workers.worker import Child
 
 
@@ -119,15 +120,14 @@ class FaultyChild(Child):
         self._channel.point("running")
         return {"run_secs": [request["target"]["seconds"]] * 2}
 
-    def wait_for_go(self) -> list[float] | None:
+    def wait_for_go(self) -> Best:
         assert isinstance(self._channel, FaultyChannel)
         self._channel.answer({"phase": "run"})
         self._channel.point("built")
         go = self._channel.receive()
         if go is None:
             os._exit(0)
-        best: list[float] | None = go["best"]
-        return best
+        return Best(*(go["best"] or ()))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 from matmuls import make_matmul
 from tencost.errors import UntrustedError
 from tencost.store.status import Status
-from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.evaluator import Best, MeasureOptions
 from tencost.workers.expected import Reference
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
 from tencost.workers.runner import References, WarmRunner
@@ -185,7 +185,5 @@ def test_a_shorter_mean_or_a_shorter_median_makes_a_new_best(
     mean: float, median: float, is_best: bool
 ) -> None:
     """A database sorts by the one or the other; what it may take for the best has to be compared."""
-    from tencost.workers.worker import _is_new_best
-
-    assert _is_new_best([1.0, 3.0, 3.0], (mean, median)) is is_best
-    assert _is_new_best([1.0, 3.0, 3.0], None)
+    assert Best(mean, median).is_beaten_by([1.0, 3.0, 3.0]) is is_best
+    assert Best().is_beaten_by([1.0, 3.0, 3.0])

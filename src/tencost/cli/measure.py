@@ -49,7 +49,7 @@ _STEPS = [
     ),
     StageCommand(
         "hardware",
-        f"{_STAGE}:hardware",
+        "tencost.measure.describe",
         "Describe this host as conf/hardware/<name>.yaml.",
         uses="hardware measure",
         defaults=("hardware=local",),  # the one description that is read from the host

@@ -7,6 +7,7 @@ in this checkout, ``.dvc/tmp/tencost_seconds.json`` (stage -> seconds); of a sta
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -28,6 +29,7 @@ import psutil
 
 from tencost import signals
 from tencost.cli.grammar import Command, PathType, Text, option
+from tencost.writing import whole_file
 
 _SECONDS = Path(".dvc", "tmp", "tencost_seconds.json")
 _DVC_LOGGER = logging.getLogger("dvc.stage")
@@ -392,8 +394,6 @@ def divide_stages(
 
 def read_seconds(folder: Path) -> dict[str, float]:
     """Return the seconds that each stage took when it ran last; nothing where they are not known."""
-    import json
-
     with suppress(OSError, ValueError, AttributeError):
         values = json.loads((folder / _SECONDS).read_bytes())
         return {str(name): float(seconds) for name, seconds in values.items()}
@@ -440,10 +440,6 @@ class PipelineProgress(logging.Handler):
 
     def end_stage(self, branch: str = "") -> None:
         """Note that the stage that a branch runs has ended, and its time."""
-        import json
-
-        from tencost.writing import whole_file
-
         with self._one_at_a_time:
             if branch not in self._running:
                 return

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from omegaconf import OmegaConf
 
-from tencost.config.composition import choice_files
+from tencost.config.composition import choice_files, load_yaml
 from tencost.config.project import DATASET, Brought
 from tencost.config.schema import DEVICE_AMOUNTS
 from tencost.errors import ConfigError
@@ -123,16 +122,10 @@ def _read(logs: Path, devices: Devices) -> tuple[pl.DataFrame, pl.DataFrame, pl.
     )
 
 
-def _load(path: Path) -> dict[str, Any]:
-    fields = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(fields, dict)
-    return {str(key): field for key, field in fields.items()}
-
-
 def _kinds(conf: Path) -> tuple[str, ...]:
     """Return the feature kinds that a project has a set of the same name for."""
     paths = sorted(choice_files(conf, "features"))
-    return tuple(path.stem for path in paths if _load(path).get("kind") == path.stem)
+    return tuple(path.stem for path in paths if load_yaml(path).get("kind") == path.stem)
 
 
 def _base(features: str) -> str:
@@ -297,7 +290,7 @@ def _described(
 
 
 def _check_same(path: Path, target: Mapping[str, Any]) -> None:
-    described = _load(path).get("target") or {}
+    described = load_yaml(path).get("target") or {}
     for key in ("kind", "arch"):
         if key in described and key in target and described[key] != target[key]:
             raise ConfigError(

@@ -18,8 +18,8 @@ Files other than journals appear whole or not at all, so that a killed command l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tencost.errors import MeasureError
+from tencost.errors import MeasureError, TencostError
 from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -113,13 +113,13 @@ class Collection:
                 index.append({"network": network, **task, **place})
         write_whole(self.path / "tasks.json", json.dumps(index, indent=1) + "\n")
 
-    def tasks(self, min_mflop: float, networks: Sequence[str] = ()) -> list[CollectedTask]:
+    def tasks(self, min_mflop: float) -> list[CollectedTask]:
         """Return the distinct workloads of at least so many MFLOP, in order of networks, costliest first.
 
         Two networks name the same workload differently; the first network's name (alphabetically) counts.
 
         Raises:
-            MeasureError: there is no network, or none of those that are asked for.
+            MeasureError: there is no network.
         """
         if not self.networks():
             raise MeasureError(
@@ -137,14 +137,11 @@ class Collection:
                 by_workload[identity] = CollectedTask(
                     folder_name(name, identity), name, identity, task["mod"], flop, sharing
                 )
-        requested = set(networks)
-        return [
-            task for task in by_workload.values() if not requested or requested & set(task.networks)
-        ]
+        return list(by_workload.values())
 
     def programs(self, task: CollectedTask) -> list[LoggedProgram]:
         """Return the programs to measure; empty if there are none yet."""
-        return self._read(self.path / "to_measure_programs" / task.folder)
+        return logged_programs(self.path / "to_measure_programs" / task.folder)
 
     def origin(self, task: CollectedTask) -> ProgramOrigin | None:
         """Return how each of its programs was made; None if there are none yet."""
@@ -187,7 +184,7 @@ class Collection:
         """Return what was measured of a task on a hardware, all shards together."""
         top = self.path / "measure_records" / hardware / task.folder
         folders = sorted(path.parent for path in top.glob(f"**/{RECORD_FILE}"))
-        return [program for folder in folders for program in self._read(folder)]
+        return [program for folder in folders for program in logged_programs(folder)]
 
     def hardware(self) -> list[str]:
         """Return the names of the hardware that it has measurements of."""
@@ -195,9 +192,8 @@ class Collection:
             path.name for path in (self.path / "measure_records").glob("*") if path.is_dir()
         )
 
-    @contextmanager
-    def locked(self, what: str) -> Iterator[None]:
-        """Hold the collection for one kind of work, "networks and programs" or the name of a hardware.
+    def locked(self, what: str) -> AbstractContextManager[Any]:
+        """Hold the collection for one kind of work, "networks and programs" or the name of a hardware, see `hold`.
 
         Raises:
             MeasureError: another process holds it.
@@ -207,12 +203,11 @@ class Collection:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error(folder, error) from error
-        refusal = (
+        refusal = MeasureError(
             f"{self.path}: another process is at work on {what} of this collection. Wait for it, or collect "
             "elsewhere: measure.name=..."
         )
-        with hold(folder / f"{what.replace(' ', '-')}.lock", refusal):
-            yield
+        return hold(folder / f"{what.replace(' ', '-')}.lock", refusal)
 
     def _tasks_of(self, network: str) -> list[dict[str, Any]]:
         path = self.path / "network_info" / f"{network}.json"
@@ -227,30 +222,22 @@ class Collection:
             ) from error
         return tasks
 
-    def _read(self, folder: Path) -> list[LoggedProgram]:
-        if not (folder / RECORD_FILE).is_file():
-            return []
-        workloads, _ = read_workloads(folder / WORKLOAD_FILE)
-        programs = read_programs(folder / RECORD_FILE, workloads)
-        return [program for program in programs if isinstance(program, LoggedProgram)]
+
+def logged_programs(folder: Path) -> list[LoggedProgram]:
+    """Read the records of a folder's database, in order; lines that are none are left out."""
+    if not (folder / RECORD_FILE).is_file():
+        return []
+    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
+    programs = read_programs(folder / RECORD_FILE, workloads)
+    return [program for program in programs if isinstance(program, LoggedProgram)]
 
 
-@contextmanager
-def hold(lock: Path, refusal: str) -> Iterator[None]:
-    """Hold a file lock within the block.
-
-    Raises:
-        MeasureError: `refusal`, where another process holds it.
-    """
-    file_lock = FileLock(lock)
+def hold(lock: Path, refusal: TencostError) -> AbstractContextManager[Any]:
+    """Hold a file lock from now to the end of the block; raises `refusal` where another process holds it."""
     try:
-        file_lock.acquire(timeout=0)
+        return FileLock(lock).acquire(timeout=0)
     except Timeout as error:
-        raise MeasureError(refusal) from error
-    try:
-        yield
-    finally:
-        file_lock.release()
+        raise refusal from error
 
 
 def write_line(file: FileIO, fields: Any) -> None:

@@ -7,16 +7,15 @@ program compiled for one uses nothing beyond it and runs on every CPU that has i
 
 from __future__ import annotations
 
-import json
 import platform
 import re
-import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 from rich.console import Console
 
 from tencost.config import Config, HardwareConfig, Isa
@@ -33,16 +32,11 @@ from tencost.workers.hardware import (
 from tencost.writing import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_PLAIN = re.compile(r"[A-Za-z][\w.-]*( [\w.()-]+)*")
-_WORDS_OF_YAML = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 _ALWAYS = {"name", "description", "target", "model", "cores", "simd_bits", "clock_ghz"}
 _ALWAYS |= {"l1d_kib", "l2_kib", "l3_kib"}
 """Fields that are written whatever they are; others only where they are not the default."""
 _LOOSE = ("description", "clock_ghz", "peak_gflops", "bandwidth_gbs")
 """Fields that may differ between two descriptions of one hardware: a clock may be the momentary one."""
-_WIDTH = 112
-_GLUE = "\0"
-"""Stands for a space at which no line may end."""
 _GPU_AMOUNTS = (
     "max_threads_per_block",
     "max_shared_memory_per_block",
@@ -112,7 +106,7 @@ LEVELS = {
 """The x86 levels that a host can be limited to, the widest first."""
 
 
-def run_describe(cfg: Config, root: Path) -> Path:
+def run(cfg: Config, root: Path) -> Path:
     """Describe the host as conf/hardware/<name>.yaml of a project; return that file.
 
     `hardware.name` and `hardware.cores` of hardware=local, `measure.isa` and `measure.overwrite` choose.
@@ -281,13 +275,26 @@ def hardware_yaml(hardware: HardwareConfig) -> str:
         "# Written by `tencost measure hardware`; fields: HardwareConfig in src/tencost/config/schema.py.",
     ]
     defaults = asdict(HardwareConfig(name=""))
+    fields: dict[str, Any] = {}
     for key, setting in asdict(hardware).items():
-        remark = f"  # {remarks[key]}" if remarks.get(key) else ""
-        if key == "requires" and setting:
-            lines.append("# Instruction sets that programs may use, in /proc/cpuinfo's spelling.")
         if key in _ALWAYS or setting != defaults[key]:
-            lines.append(f"{key}: {_flow(setting, _WIDTH - len(key) - 2)}{remark}")
+            is_whole = isinstance(setting, float) and setting.is_integer()
+            fields[key] = int(setting) if is_whole else getattr(setting, "value", setting)
+    layout: dict[str, Any] = {"default_flow_style": None, "sort_keys": False, "width": 112}
+    for line in yaml.dump(fields, Dumper=_Dumper, allow_unicode=True, **layout).splitlines():
+        key = line.partition(":")[0]
+        if key == "requires":
+            lines.append("# Instruction sets that programs may use, in /proc/cpuinfo's spelling.")
+        lines.append(f"{line}  # {remarks[key]}" if remarks.get(key) else line)
     return "\n".join(lines) + "\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that are numbers to OmegaConf alone, such as `1e3`."""
+
+
+_NUMBER = re.compile(r"[-+]?\d[\d_]*(\.[\d_]*)?[eE][-+]?\d+$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
 
 
 def slug(text: str) -> str:
@@ -344,7 +351,6 @@ def _gpu_attributes() -> dict[str, Any]:
 def _differing(path: Path, hardware: HardwareConfig) -> list[str]:
     """Return the fields in which a file says something else; _LOOSE does not count."""
     from omegaconf import OmegaConf
-    from yaml import YAMLError
 
     try:
         fields = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
@@ -352,42 +358,9 @@ def _differing(path: Path, hardware: HardwareConfig) -> list[str]:
             raise ConfigError(f"expected a mapping in {path}")
         plain = {str(key): setting for key, setting in fields.items()}
         present = asdict(instantiate(HardwareConfig, plain, "hardware."))
-    except (TencostError, YAMLError, OSError, ValueError):
+    except (TencostError, yaml.YAMLError, OSError, ValueError):
         return ["everything: it is no description of hardware"]
     expected = asdict(hardware)
     for description in (present, expected):
         description["requires"] = sorted(description["requires"])
     return [name for name in expected if name not in _LOOSE and present[name] != expected[name]]
-
-
-def _flow(setting: Any, width: int | None = None) -> str:
-    """Return a value as YAML: on one line, or on several where it is a list or mapping wider than `width`."""
-    if isinstance(setting, dict):
-        brackets = "{}"
-        words = [f"{_flow(str(key))}: {_flow(field)}" for key, field in setting.items()]
-    elif isinstance(setting, list | tuple):
-        brackets = "[]"
-        words = [_flow(element) for element in setting]
-    else:
-        return _scalar(setting)
-    line = ", ".join(words).join(brackets)
-    if width is None or len(line) <= width:
-        return line
-    lines = textwrap.wrap(
-        " ".join(f"{word.replace(' ', _GLUE)}," for word in words),
-        _WIDTH,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join((brackets[0], *lines, brackets[1])).replace(_GLUE, " ")
-
-
-def _scalar(setting: Any) -> str:
-    plain = getattr(setting, "value", setting)
-    if isinstance(plain, str) and _PLAIN.fullmatch(plain) and plain.lower() not in _WORDS_OF_YAML:
-        return plain
-    if isinstance(plain, float) and plain.is_integer():
-        plain = int(plain)
-    return json.dumps(plain, ensure_ascii=False)

@@ -49,6 +49,8 @@ def collect(
         evaluator: how programs are timed, plain JSON.
         pinned: CPUs that programs run on; None where they are not pinned.
     """
+    from tvm.target.codegen import llvm_version_major
+
     cpus = sorted(pinned) if pinned else None
     return {
         "timestamp": round(time.time(), 3),
@@ -59,7 +61,7 @@ def collect(
         "engine_config": {
             "apache-tvm-ffi": _version("apache-tvm-ffi"),
             "tencost": _version("tencost"),
-            "llvm": _llvm_version(),
+            "llvm": llvm_version_major(allow_none=True),
             "python": platform.python_version(),
             "vector_math": vector_math.VERSION if _is_cpu(hardware) else 0,
         },
@@ -146,13 +148,6 @@ def _boost() -> bool | None:
         if (switch := _read(CPUS / path)) is not None:
             return switch == allowed
     return None
-
-
-def _llvm_version() -> int | None:
-    from tvm.target.codegen import llvm_version_major
-
-    major = llvm_version_major(allow_none=True)
-    return None if major is None else int(major)
 
 
 def _version(package: str) -> str | None:

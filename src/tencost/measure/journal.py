@@ -28,7 +28,7 @@ from tencost.records.measurements import MEASUREMENTS_FILE
 from tencost.store.status import Status, Timing
 
 FAILED_RUN_SECS = [1e10]
-"""What MetaSchedule's own database says of a failed program."""
+"""Times of a program that failed, as MetaSchedule writes them: it never offers such a program."""
 
 
 class Journal:

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from tencost.config import SplitConfig
 from tencost.config.checking import instantiate
+from tencost.config.composition import load_yaml
 from tencost.config.pipeline import read_params
 from tencost.errors import ConfigError, MeasureError, SplitError
 from tencost.measure.card import dataset_card
@@ -151,7 +152,7 @@ def strictest_split(
         path = conf / "split" / f"{name}.yaml"
         if not path.is_file():
             continue
-        config = instantiate(SplitConfig, _read(path), "split.")
+        config = instantiate(SplitConfig, load_yaml(path), "split.")
         try:
             split = assign(records, tasks, config)
         except SplitError as error:
@@ -179,18 +180,12 @@ def _describe(root: Path, name: str, sha256: str, records: int, card: str) -> Pa
     path = root / "conf" / "dataset" / f"{name}.yaml"
     fields = {"name": name, "source": f"datasets/{name}.tar.zst"}
     if path.is_file():
-        fields = _read(path)
+        fields = load_yaml(path)
     description = card.splitlines()[2].partition(", collected")[0]
     fields |= {"sha256": sha256, "description": description}
     head = f"# Collected with `tencost measure`: {records} records. Its card: datasets/{name}.md\n"
     write_whole(path, head + OmegaConf.to_yaml(OmegaConf.create(fields)))
     return path
-
-
-def _read(path: Path) -> dict[str, Any]:
-    fields = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(fields, dict)
-    return {str(key): field for key, field in fields.items()}
 
 
 def _link_all(source: Path, target: Path) -> None:

@@ -1,6 +1,6 @@
 """Stage measure: networks -> tasks -> programs -> measurements, a raw dataset that the pipeline takes.
 
-`tencost measure networks | programs | run | hardware | pack`; each continues where it was stopped.
+`tencost measure networks | programs | run | pack`; each continues where it was stopped.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tencost.config import Config, HardwareConfig, NetworkConfig, RunnerKind
 from tencost.errors import MeasureError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
+from tencost.programs.native_messages import native_messages_to
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def programs(cfg: Config, root: Path) -> Path:
         def state(task: CollectedTask) -> str:
             return f"{num_new / max(time.monotonic() - started, 1e-9):.0f} programs/s | {task.task_name[:32]}"
 
-        with _bar(console) as bars:
+        with progress_bar(console) as bars:
             bar = bars.add_task("programs", total=len(tasks), state=state(todo[0]) if todo else "")
             bars.update(bar, completed=len(tasks) - len(todo))
             new_programs = drawn(cfg, hardware, collection, todo, root, console)
@@ -134,13 +134,12 @@ def programs(cfg: Config, root: Path) -> Path:
                     refused.append(
                         f"{task.task_name} of {', '.join(task.networks)} ({new.refused})"
                     )
-                    bars.update(bar, advance=1, state=state(task))
-                    continue
-                lines = [*collection.program_lines(task), *new.lines]
-                collection.write_programs(task, new.shash, lines, new.origin)
-                num_new += len(new.lines)
-                if new.origin.exhausted:
-                    exhausted.append(f"{task.task_name} ({len(new.origin.origins)})")
+                else:
+                    lines = [*collection.program_lines(task), *new.lines]
+                    collection.write_programs(task, new.shash, lines, new.origin)
+                    num_new += len(new.lines)
+                    if new.origin.exhausted:
+                        exhausted.append(f"{task.task_name} ({len(new.origin.origins)})")
                 bars.update(bar, advance=1, state=state(task))
             bars.update(bar, completed=len(tasks), state="")
         collection.write_index()
@@ -223,7 +222,7 @@ def _measure(
     session = MeasuringSession(collection.path / "measure_records" / hardware.name, shard, about)
     count = sum(len(block.programs) for block in blocks)
     progress, printed = MeasuringProgress(count), time.monotonic()
-    with _bar(console) as bars:
+    with progress_bar(console) as bars:
         bar = bars.add_task(hardware.name, total=count, state="starting")
 
         def on_progress(progress: MeasuringProgress) -> None:
@@ -251,13 +250,6 @@ def _measure(
         noise = f"{progress.noise_median:.3f} median, {max(progress.noise):.2f} most"
         table.add_row("noise", noise)
     console.print(table)
-
-
-def hardware(cfg: Config, root: Path) -> Path:
-    """Describe the host as conf/hardware/<name>.yaml; return that file."""
-    from tencost.measure.describe import run_describe
-
-    return run_describe(cfg, root)
 
 
 def pack(cfg: Config, root: Path) -> Path:
@@ -335,13 +327,14 @@ def _relative(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _bar(console: Console) -> Bar:
-    return Bar(
+def progress_bar(console: Console) -> Progress:
+    """Return a bar of which each task has a `state`, what is said behind it."""
+    return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         console=console,
     )
 
@@ -349,12 +342,5 @@ def _bar(console: Console) -> Bar:
 @contextmanager
 def _quiet_tvm(log: Path) -> Iterator[Console]:
     """Yield a console on the terminal, while what TVM's C++ side writes to stderr goes to a file."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with log.open("ab") as file, os.fdopen(os.dup(saved), "w") as terminal:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield Console(file=terminal)
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    with os.fdopen(os.dup(2), "w") as terminal, native_messages_to(log):
+        yield Console(file=terminal)

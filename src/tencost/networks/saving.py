@@ -7,10 +7,7 @@ a sweep (``-m network=bert_tiny,resnet_18 --to networks/``) writes each network 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +16,7 @@ from tencost.config import Config
 from tencost.errors import ConfigError
 from tencost.networks.network import load_network, variant_name
 from tencost.networks.sources.saved import SUFFIX, read_header, save_network
+from tencost.programs.native_messages import native_messages_to
 
 
 def run(cfg: Config, root: Path, *, to: str) -> Path:
@@ -31,7 +29,7 @@ def run(cfg: Config, root: Path, *, to: str) -> Path:
     console = Console(stderr=True)
     path = _free(to, variant_name(cfg.network))
     started = time.monotonic()
-    with _quiet():
+    with native_messages_to(Path(os.devnull)):
         network = load_network(cfg.network, root)
     save_network(network, path)
     console.print(
@@ -43,20 +41,6 @@ def run(cfg: Config, root: Path, *, to: str) -> Path:
         soft_wrap=True,
     )
     return path
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what TVM's C++ side writes to stderr."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
 
 
 def _free(to: str, name: str) -> Path:

@@ -11,7 +11,6 @@ was timed here. The others enter with their times, slower than that.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tencost.config import HardwareConfig
+from tencost.measure.journal import FAILED_RUN_SECS
 from tencost.networks.network import NetworkTask
 from tencost.programs.codegen.vector_math import current_generator
 from tencost.programs.trace.replay import replay
@@ -32,7 +32,7 @@ from tencost.store.generator import UNKNOWN
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.tune.workfolder import WorkFolder
-from tencost.tune.wrong_programs import FAILED
+from tencost.workers.evaluator import Best
 
 PER_WORKLOAD = 64
 """Records of a workload that are taken over, the fastest ones."""
@@ -52,21 +52,6 @@ class Adoption:
     programs: int = 0
     timed: int = 0
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Best:
-    """The shortest mean and median that were timed here, seconds; databases sort by the one or the other."""
-
-    mean: float = math.inf
-    median: float = math.inf
-
-    def note(self, times: Sequence[float]) -> None:
-        self.mean = min(self.mean, statistics.fmean(times))
-        self.median = min(self.median, statistics.median(times))
-
-    def is_beaten_by(self, times: Sequence[float]) -> bool:
-        return statistics.fmean(times) <= self.mean or statistics.median(times) <= self.median
 
 
 def adopt(
@@ -111,30 +96,27 @@ def adopt(
     return adoption
 
 
+@dataclass
 class _Transfer:
     """One task's records on their way from the store into the folder, the fastest first."""
 
-    def __init__(
-        self,
-        folder: WorkFolder,
-        database: Any,
-        task: NetworkTask,
-        target: Any,
-        adoption: Adoption,
-    ) -> None:
-        self._folder, self._database, self._task = folder, database, task
-        self._target, self._adoption = target, adoption
-        self._best = _Best()
-        self._timed = self._skipped = 0
+    folder: WorkFolder
+    database: Any
+    task: NetworkTask
+    target: Any
+    adoption: Adoption
+    best: Best = field(default_factory=Best)
+    timed: int = 0
+    skipped: int = 0
 
     def resume(self, programs: Sequence[LoggedProgram]) -> None:
         """Take in what a run before this one took over."""
         for program in programs:
-            if self._folder.adopted[program.line].timed:
-                self._timed += 1
+            if self.folder.adopted[program.line].timed:
+                self.timed += 1
                 timing = timing_from_log(program.run_secs)
                 if timing.status is Status.ok:
-                    self._best.note(timing.run_secs)
+                    self.best = self.best.after(timing.run_secs)
 
     def take(
         self,
@@ -144,54 +126,54 @@ class _Transfer:
         time_here: Callable[[Any], Timing],
     ) -> None:
         """Take a record over, timed if it has to be."""
-        if any(mark.record_id == record_id for mark in self._folder.adopted.values()):
+        if any(mark.record_id == record_id for mark in self.folder.adopted.values()):
             return
-        must_be_timed = self._best.is_beaten_by(remembered)
-        if must_be_timed and self._timed == TIMED:
-            self._skipped += 1
+        must_be_timed = self.best.is_beaten_by(remembered)
+        if must_be_timed and self.timed == TIMED:
+            self.skipped += 1
             return
-        schedule = replay(self._task.mod, program).schedule
+        schedule = replay(self.task.mod, program).schedule
         if schedule is None:
             return
         times = list(remembered)
         if must_be_timed:
             timing = time_here(schedule.mod)
-            times = list(timing.run_secs) or list(FAILED)
-            self._timed += 1
-            self._adoption.timed += 1
+            times = list(timing.run_secs) or list(FAILED_RUN_SECS)
+            self.timed += 1
+            self.adoption.timed += 1
             self._judge(record_id, remembered, timing)
-        self._folder.mark_next(record_id, timed=must_be_timed)
-        self._database.commit_tuning_record(
+        self.folder.mark_next(record_id, timed=must_be_timed)
+        self.database.commit_tuning_record(
             ms.database.TuningRecord(
                 schedule.trace,
-                self._database.commit_workload(self._task.mod),
+                self.database.commit_workload(self.task.mod),
                 times,
-                self._target,
+                self.target,
                 ms.arg_info.ArgInfo.from_entry_func(schedule.mod, remove_preproc=True),
             )
         )
-        self._adoption.programs += 1
+        self.adoption.programs += 1
 
     def end(self) -> None:
         """Say how many records stayed out."""
-        if self._skipped:
-            self._adoption.notes.append(
-                f"{self._task.name}: {self._skipped} programs of the live store are left out: they are remembered as "
+        if self.skipped:
+            self.adoption.notes.append(
+                f"{self.task.name}: {self.skipped} programs of the live store are left out: they are remembered as "
                 f"faster than what was timed here, and {TIMED} of a task are timed"
             )
 
     def _judge(self, record_id: str, remembered: Sequence[float], timing: Timing) -> None:
         before = statistics.median(remembered)
-        subject = f"{self._task.name}: record {record_id} of the live store is remembered with {before * 1e3:.3g} ms"
+        subject = f"{self.task.name}: record {record_id} of the live store is remembered with {before * 1e3:.3g} ms"
         if timing.status is not Status.ok:
-            self._adoption.notes.append(
+            self.adoption.notes.append(
                 f"{subject}, and failed here, so that it is never offered ({timing.status}: {timing.error})"
             )
             return
-        self._best.note(timing.run_secs)
+        self.best = self.best.after(timing.run_secs)
         now = statistics.median(timing.run_secs)
         if now > SURPRISE * before:
-            self._adoption.notes.append(
+            self.adoption.notes.append(
                 f"{subject}, and takes {now * 1e3:.3g} ms here, which counts"
             )
 

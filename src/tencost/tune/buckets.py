@@ -12,7 +12,7 @@ The functions of the sizes share a library and its weights, where their layouts 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,9 @@ class Buckets:
             dimension, tuple(sizes), inputs, _axes(network.expected, other.expected), padded=False
         )
 
-    def described(self) -> dict[str, Any]:
-        """Return it as a library's description has it."""
-        return asdict(self)
-
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Buckets:
-        """Return what :meth:`described` gave; raises KeyError or TypeError for something else."""
+        """Return what a library's description has, its fields; raises KeyError or TypeError for something else."""
         inputs, outputs = (tuple(map(tuple, values[name])) for name in ("inputs", "outputs"))
         sizes = tuple(values["sizes"])
         return cls(str(values["dimension"]), sizes, inputs, outputs, bool(values["padded"]))

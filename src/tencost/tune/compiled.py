@@ -215,7 +215,7 @@ def _part(
     database: Path | None,
     console: Console,
 ) -> NetworkPart:
-    """Read a network and find its programs."""
+    """Read a network and find its programs; a line says where they are of other workloads, or of another network."""
     name = f"{variant_name(config)}-{hardware.name}"
     folder = database or root / cfg.tuner.workdir / name
     programs = _open_programs(folder, name, console, is_required=database is not None)
@@ -224,10 +224,22 @@ def _part(
             replace(cfg, network=config), hardware, root, console, Path(os.devnull)
         )
     part = NetworkPart(config, network, tasks, folder, None)
-    if programs is not None:
-        target = hardware.target
-        part.available = _count_programs(programs, tasks, target, folder, name, console)
-        part.use(better_than_rules(programs, tasks, target, read_rule_times(folder)), target)
+    if programs is None:
+        return part
+    target = hardware.target
+    if unpacked := count_tuned_unpacked(programs, tasks, target):
+        print_note(
+            console,
+            f"{folder} has programs for {unpacked} tasks with their weights in the source's order, which are other "
+            "workloads. To use them: network.pack_weights=false",
+        )
+    part.available = count_tuned(programs, tasks, target)
+    if not part.available:
+        print_note(
+            console,
+            f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
+        )
+    part.use(better_than_rules(programs, tasks, target, read_rule_times(folder)), target)
     return part
 
 
@@ -303,31 +315,6 @@ def _open_programs(folder: Path, name: str, console: Console, *, is_required: bo
         "where there are some (--database)",
     )
     return None
-
-
-def _count_programs(
-    database: Any,
-    tasks: Sequence[NetworkTask],
-    target: dict[str, Any],
-    folder: Path,
-    name: str,
-    console: Console,
-) -> int:
-    """Return for how many tasks a database has a program; a line says where it is of other workloads."""
-    unpacked = count_tuned_unpacked(database, tasks, target)
-    if unpacked:
-        print_note(
-            console,
-            f"{folder} has programs for {unpacked} tasks with their weights in the source's order, which are other "
-            "workloads. To use them: network.pack_weights=false",
-        )
-    available = count_tuned(database, tasks, target)
-    if not available:
-        print_note(
-            console,
-            f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
-        )
-    return available
 
 
 def compiled(

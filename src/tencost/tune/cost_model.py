@@ -41,6 +41,7 @@ from tencost.models.programs.bundle.calibration import LOWEST_SCORE
 from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.instructions import trace_key
 from tencost.programs.trace.intrinsics import register_intrinsics
+from tencost.register.pull import CHAMPION, EVERY_CPU, champion_of_cpu, default_alias, pull
 from tencost.store.ids import workload_id
 from tencost.tune.batches import Score, correlation, judge_scores
 from tencost.tune.guard import Arm, Guard
@@ -430,8 +431,6 @@ def load_cost_model(
             this host either.
         BundleError: it does not fit this TVM or target, or is damaged.
     """
-    from tencost.register.pull import pull
-
     folder = _champion(hardware, target_kind, root) if uri is None else pull(str(uri), root=root)
     bundle = load_bundle(folder, target_kind=target_kind, tvm_version=str(tvm.__version__))
     spec = bundle.info.feature_spec
@@ -484,14 +483,6 @@ def _champion(hardware: str, target_kind: str, root: Path | None) -> Path:
     Raises:
         RegistryError: there is none.
     """
-    from tencost.register.pull import (
-        CHAMPION,
-        EVERY_CPU,
-        champion_of_cpu,
-        default_alias,
-        pull,
-    )
-
     alias = default_alias()
     try:
         return pull(f"models:/tencost-{hardware}@{alias}", root=root)

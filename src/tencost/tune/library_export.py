@@ -22,7 +22,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +215,7 @@ def _write(
         "outputs": _signature(network.outputs, network.expected),
     }
     if buckets is not None:
-        about["buckets"] = buckets.described()
+        about["buckets"] = asdict(buckets)
     samples = {f"input_{number}": array for number, array in enumerate(inputs)}
     samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
     # Nested, so that an earlier library goes only once all that takes its place is there.

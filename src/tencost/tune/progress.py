@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from tencost.config import HardwareConfig
 from tencost.errors import ProfileError
 from tencost.tune.guard import Arm
@@ -27,18 +24,6 @@ _BEFORE = 38
 """Columns that description, bar, programs (four digits) and seconds take while a network is tuned."""
 _SHORTEST = 5
 """Characters of a task's name that say something."""
-
-
-def progress(console: Console) -> Progress:
-    """Return the line."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        console=console,
-    )
 
 
 class Outlook:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from tencost.programs.native_messages import native_messages_to as native_messages_to
 from tencost.writing import whole_file
 
 
@@ -61,17 +59,3 @@ def draw_chart(
     with whole_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)
     return True
-
-
-@contextmanager
-def native_messages_to(path: Path) -> Iterator[None]:
-    """Send what TVM's C++ side writes to stderr into a file; our own console keeps the terminal."""
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)

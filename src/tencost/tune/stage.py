@@ -15,6 +15,7 @@ from tencost import signals
 from tencost.config import Config, RunnerKind
 from tencost.errors import ConfigError
 from tencost.measure.run import cpus_of
+from tencost.measure.stage import progress_bar
 from tencost.networks.network import variant_name
 from tencost.tune.batches import BatchLine, append_batch_line, top_k_size
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
@@ -23,7 +24,7 @@ from tencost.tune.guard import Arm
 from tencost.tune.hosts import Host, OnnxRuntime, check_host, host_of, onnx_runtime
 from tencost.tune.inputs import TuningInputs, read_inputs
 from tencost.tune.library_export import LibraryExport, LibraryOrigin, check_linker, check_place
-from tencost.tune.progress import Outlook, Pace, progress, progress_line
+from tencost.tune.progress import Outlook, Pace, progress_line
 from tencost.tune.recording import Recorder, by_workload, record_batch, record_tuned
 from tencost.tune.reporting import print_note, say
 from tencost.tune.roofline.report import lines_of
@@ -132,7 +133,7 @@ def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
     plan = CpuPlan.choose(cores, name=cfg.hardware.name) if remote is None else None
     log = folder.logs / "worker.log"
     pool = WorkerPool(inputs.options, cores, plan, log, remote=remote, workers=count)
-    with closing(pool), progress(console) as bar:
+    with closing(pool), progress_bar(console) as bar:
         conditions = Conditions()
         line = bar.add_task("default schedules", total=len(inputs.tasks), state="")
         writer = _BatchWriter(inputs, tracked, bar, line)

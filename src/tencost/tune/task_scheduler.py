@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from tvm.ir.utils import derived_object
@@ -42,34 +43,20 @@ class Turn:
         return min(CAP, max(0.0, 1.0 - self.after_s / self.before_s)) if self.before_s else 0.0
 
 
-@dataclass
-class TaskHistory:
-    """The turns of a task."""
-
-    turns: list[Turn] = field(default_factory=list)
-
-    def promise(self) -> float:
-        """Return what share of its latency the task may lose by a second more; 0 before its first turn."""
-        recent, programs = [], 0
-        for turn in reversed(self.turns):
-            if programs >= WINDOW:
-                break
-            recent.append(turn)
-            programs += turn.programs
-        seconds = sum(turn.seconds for turn in recent)
-        if programs == 0 or seconds <= 0:
-            return 0.0
-        seen = sum(turn.gain for turn in recent) / programs
-        hoped = FAITH / HALF * 0.5 ** (self._since_gain() / HALF)
-        return (seen + hoped) * programs / seconds
-
-    def _since_gain(self) -> int:
-        programs = 0
-        for turn in reversed(self.turns):
-            if turn.gain > 0:
-                break
-            programs += turn.programs
-        return programs
+def promise(turns: Sequence[Turn]) -> float:
+    """Return what share of its latency a task may lose by a second more, by its turns; 0 before the first."""
+    recent, programs = [], 0
+    for turn in reversed(turns):
+        if programs >= WINDOW:
+            break
+        recent.append(turn)
+        programs += turn.programs
+    seconds = sum(turn.seconds for turn in recent)
+    if programs == 0 or seconds <= 0:
+        return 0.0
+    seen = sum(turn.gain for turn in recent) / programs
+    still = sum(turn.programs for turn in takewhile(lambda turn: not turn.gain, reversed(turns)))
+    return (seen + FAITH / HALF * 0.5 ** (still / HALF)) * programs / seconds
 
 
 @derived_object
@@ -95,7 +82,7 @@ class SecondsScheduler(ms.task_scheduler.PyTaskScheduler):
     ) -> None:
         super().__init__()
         self.settled = False
-        self.histories = [TaskHistory() for _ in weights]
+        self.turns: list[list[Turn]] = [[] for _ in weights]
         self._weights, self._latency_s, self._measured = weights, latency_s, measured
         self._min_gain = min_gain
         self._running: tuple[int, float, int, float] | None = None
@@ -117,7 +104,7 @@ class SecondsScheduler(ms.task_scheduler.PyTaskScheduler):
         if not alive:
             return -1
         weighted = [weight * self._latency_s(place) for place, weight in enumerate(self._weights)]
-        worth = {place: weighted[place] * self.histories[place].promise() for place in alive}
+        worth = {place: weighted[place] * promise(self.turns[place]) for place in alive}
         best = max(alive, key=lambda place: worth[place])
         total = sum(weighted)
         if 60.0 * worth[best] < self._min_gain * total:
@@ -135,4 +122,4 @@ class SecondsScheduler(ms.task_scheduler.PyTaskScheduler):
         measured = self._measured(place) - programs
         if measured:
             turn = Turn(measured, time.monotonic() - started, latency, self._latency_s(place))
-            self.histories[place].turns.append(turn)
+            self.turns[place].append(turn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -301,11 +302,8 @@ def _disagreement(
     cores = cpus_of(hardware)
     plan = CpuPlan.choose(cores, name=hardware.name)
     log, kind = folder.logs / "worker.log", str(hardware.target["kind"])
-    pool = WorkerPool(options, cores, plan, log, target_kind=kind)
-    try:
+    with closing(WorkerPool(options, cores, plan, log, target_kind=kind)) as pool:
         wrong = wrong_programs(folder.path, by_workload(tasks), pool)
-    finally:
-        pool.close()
     if wrong:
         mark_failed(folder.path, wrong)
         return TuneError(

@@ -30,9 +30,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from tencost.errors import TuneError, UntrustedError
+from tencost.measure.collection import hold, logged_programs
 from tencost.programs.codegen import rules
 from tencost.programs.trace.allowed import check_module, check_trace
 from tencost.records.formats.metaschedule import (
@@ -182,15 +181,6 @@ class WorkFolder:
         return new
 
 
-def logged_programs(folder: Path) -> list[LoggedProgram]:
-    """Read the records of a folder's database, in order; lines that are none are left out."""
-    if not (folder / RECORD_FILE).exists():
-        return []
-    workloads, _ = read_workloads(folder / WORKLOAD_FILE)
-    programs = read_programs(folder / RECORD_FILE, workloads)
-    return [program for program in programs if isinstance(program, LoggedProgram)]
-
-
 def check_database(folder: Path, trusted: Collection[str] = ()) -> None:
     """Look at everything in a database that TVM would read, before it does.
 
@@ -234,38 +224,35 @@ def open_folder(
     """
     is_new, is_new_parent = not path.exists(), not path.parent.exists()
     path.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path / ".lock")
+    refusal = TuneError(
+        f"{path}: another tuning run holds this folder, and two writers would corrupt its database. Wait for it, or "
+        "tune elsewhere: tuner.workdir=..."
+    )
+    lock = hold(path / ".lock", refusal)
     try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise TuneError(
-            f"{path}: another tuning run holds this folder, and two writers would corrupt its database. Wait for "
-            "it, or tune elsewhere: tuner.workdir=..."
-        ) from error
-    try:
-        header = {
-            "version": SESSION_VERSION,
-            "network": network,
-            "hardware": hardware,
-            "target": target,
-        }
-        if _is_of_another_target(path, header) and not _has_results(path):
-            _log.warning(
-                "%s: its run failed for another target before a program was measured: tuning starts over there",
-                path,
-            )
-            _clear(path)
-            is_new = True
-        baseline, rule, count = _read_session(path / SESSION_FILE, header)
-        folder = WorkFolder(path, baseline, rule, {}, header)
-        folder.adopted = _read_marks(path, count, _mend(path))
-        folder.logs.mkdir(exist_ok=True)
-        folder.save_session()
-        folder.new_programs()
-        yield folder
-        is_new = False
+        with lock:
+            header = {
+                "version": SESSION_VERSION,
+                "network": network,
+                "hardware": hardware,
+                "target": target,
+            }
+            if _is_of_another_target(path, header) and not _has_results(path):
+                _log.warning(
+                    "%s: its run failed for another target before a program was measured: tuning starts over there",
+                    path,
+                )
+                _clear(path)
+                is_new = True
+            baseline, rule, count = _read_session(path / SESSION_FILE, header)
+            folder = WorkFolder(path, baseline, rule, {}, header)
+            folder.adopted = _read_marks(path, count, _mend(path))
+            folder.logs.mkdir(exist_ok=True)
+            folder.save_session()
+            folder.new_programs()
+            yield folder
+            is_new = False
     finally:
-        lock.release()
         if is_new and not _was_timed(path):
             shutil.rmtree(path, ignore_errors=True)
             if is_new_parent:

@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from tencost.measure.collection import logged_programs
+from tencost.measure.journal import FAILED_RUN_SECS
 from tencost.networks.network import NetworkTask
 from tencost.records.formats.metaschedule import RECORD_FILE, LoggedProgram
 from tencost.store.status import Status, Timing, timing_from_log
-from tencost.tune.workfolder import logged_programs
 from tencost.workers.pool import Job, WorkerPool
 from tencost.workers.runner import References
 from tencost.workers.warm_worker import TracedProgram
 from tencost.writing import whole_file
-
-FAILED = [1e10]
-"""Times of a program that failed, as MetaSchedule writes them: it never offers such a program."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def mark_failed(folder: Path, wrong: Sequence[WrongProgram]) -> None:
     lines = file.read_text(encoding="utf-8").split("\n")
     for number in (wrong_program.program.line - 1 for wrong_program in wrong):
         workload, record = json.loads(lines[number])
-        record[1] = FAILED
+        record[1] = FAILED_RUN_SECS
         lines[number] = json.dumps([workload, record], separators=(",", ":"))
     with whole_file(file, durable=True) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 Timer = Callable[[int, int, float], list[float]]
 """(number, repeat, min_repeat_ms) -> `repeat` means of at least `number` runs each, seconds."""
@@ -54,6 +54,22 @@ class MeasureOptions:
     def settings(self) -> dict[str, Any]:
         """Return the fields that decide about times, as plain JSON, for provenance."""
         return asdict(self)
+
+
+class Best(NamedTuple):
+    """The shortest mean and the shortest median that are known, seconds; databases sort by the one or the other."""
+
+    mean: float = math.inf
+    median: float = math.inf
+
+    def after(self, times: Sequence[float]) -> Best:
+        """Return the best once a program has these times."""
+        mean, median = statistics.fmean(times), statistics.median(times)
+        return Best(min(self.mean, mean), min(self.median, median))
+
+    def is_beaten_by(self, times: Sequence[float]) -> bool:
+        """Say whether a program with these times may be offered as the best: its mean or its median is as short."""
+        return statistics.fmean(times) <= self.mean or statistics.median(times) <= self.median
 
 
 def random_arguments(

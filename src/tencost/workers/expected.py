@@ -13,11 +13,17 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.s_tir import SBlock
 
 from tencost.writing import whole_file
 
@@ -106,37 +112,34 @@ class Facts:
         return min(_MAX_TOLERANCE, _FACTOR * self.epsilon * math.sqrt(self.reduction))
 
 
+@dataclass(eq=False)
 class Expected:
     """A workload's inputs and outputs.
 
-    Args:
+    Attributes:
         facts: how inputs are drawn, and what is tolerated.
         outputs: what the arguments hold afterwards, by index; those that are not here stay as they were.
     """
 
-    def __init__(self, facts: Facts, outputs: dict[int, Array]) -> None:
-        self.facts = facts
-        self._outputs = outputs
-        self._inputs: list[Array] | None = None
+    facts: Facts
+    outputs: dict[int, Array]
 
-    @property
+    @cached_property
     def inputs(self) -> list[Array]:
         """All arguments before the call; outputs hold something, so that one left unwritten is found."""
-        if self._inputs is None:
-            self._inputs = draw_arguments(self.facts)
-        return self._inputs
+        return draw_arguments(self.facts)
 
     def difference(self, after: Sequence[Array]) -> OutputDifference:
         """Compare all arguments after a program has run."""
         differences = (
-            _difference(index, array, self._outputs.get(index, self.inputs[index]), self.facts)
+            _difference(index, array, self.outputs.get(index, self.inputs[index]), self.facts)
             for index, array in enumerate(after)
         )
         return max(differences, key=_badness)
 
     def save(self, path: Path) -> None:
         """Write everything but the inputs, which are drawn again; in one step, as others read it."""
-        arrays: dict[str, Any] = {f"arg{n}": _plain(array) for n, array in self._outputs.items()}
+        arrays: dict[str, Any] = {f"arg{n}": _plain(array) for n, array in self.outputs.items()}
         arrays["facts"] = np.array(json.dumps(asdict(self.facts)))
         with whole_file(path) as temporary:
             np.savez(temporary, **arrays)
@@ -205,10 +208,6 @@ def read_facts(module: Any) -> Facts:
     Raises:
         ValueError: other than tensor arguments of fixed shapes.
     """
-    import tvm_ffi
-    from tvm import tirx
-    from tvm.s_tir import SBlock
-
     function = module["main"]
     if any(not isinstance(argument.ty, tirx.BufferType) for argument in function.params):
         raise ValueError("expected tensor arguments only")
@@ -229,10 +228,6 @@ def read_facts(module: Any) -> Facts:
 
 def _bounds(function: Any) -> list[int]:
     """Return below which each argument's integers stay: 1 (only zeros) where an index is computed from them."""
-    import tvm_ffi
-    from tvm import tirx
-    from tvm.ir import TensorLoad
-
     stores: list[tuple[Any, Any]] = []
     uses: list[tuple[Any, int]] = []
 
@@ -274,9 +269,6 @@ def _carriers(argument: Any, stores: Sequence[tuple[Any, Any]]) -> tuple[list[An
 
 
 def _loads(expression: Any, buffer: Any) -> bool:
-    import tvm_ffi
-    from tvm.ir import TensorLoad
-
     loads: list[bool] = []
     tvm_ffi.structural_walk(
         expression, (TensorLoad, lambda load: loads.append(load.source.same_as(buffer)))
@@ -286,9 +278,6 @@ def _loads(expression: Any, buffer: Any) -> bool:
 
 def _is_load(expression: Any) -> bool:
     """Say whether it is a value as it was loaded: converted or clipped at most."""
-    from tvm import tirx
-    from tvm.ir import TensorLoad
-
     while isinstance(expression, (tirx.Cast, tirx.Min, tirx.Max)):
         if isinstance(expression, tirx.Cast):
             expression = expression.value
@@ -331,8 +320,6 @@ def _plain(array: Array) -> Array:
 
 
 def _float(dtype: str) -> Any:
-    import ml_dtypes
-
     try:
         return np.dtype(getattr(ml_dtypes, dtype, dtype))
     except TypeError as error:
@@ -340,7 +327,5 @@ def _float(dtype: str) -> Any:
 
 
 def _epsilon(dtype: str) -> float:
-    import ml_dtypes
-
     info: Any = ml_dtypes.finfo
     return float(info(_float(dtype)).eps)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import queue
-import statistics
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from typing import Any
 
 from tencost.errors import HardwareError
 from tencost.store.status import Status, Timing
-from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.evaluator import Best, MeasureOptions
 from tencost.workers.expected import Reference
 from tencost.workers.warm_worker import TracedProgram, WarmWorker
 
@@ -142,7 +141,7 @@ class WorkerPool:
         self._local = remote is None
         self._on_cpu = remote is None and target_kind in (None, "llvm")
         self.unchecked: dict[Path, str] = {}
-        self._best: dict[Path, tuple[float, float]] = {}
+        self._best: dict[Path, Best] = {}
         self._expecting = threading.Lock()
         self._idle: queue.SimpleQueue[WarmWorker] = queue.SimpleQueue()
         for worker in self.workers:
@@ -186,7 +185,8 @@ class WorkerPool:
         finally:
             self._idle.put(worker)
         if job.reference is not None and timing.status is Status.ok:
-            self._note(job.reference.workload, timing.run_secs)
+            workload = job.reference.workload
+            self._best[workload] = self._best.get(workload, Best()).after(timing.run_secs)
         return timing
 
     @property
@@ -216,16 +216,9 @@ class WorkerPool:
                     self.unchecked[workload] = reason
         return None if workload in self.unchecked else expected
 
-    def _best_of(self, job: Job) -> Callable[[], tuple[float, float] | None]:
+    def _best_of(self, job: Job) -> Callable[[], Best | None]:
         reference = job.reference
         return lambda: None if reference is None else self._best.get(reference.workload)
-
-    def _note(self, workload: Path, seconds: Sequence[float]) -> None:
-        mean, median = self._best.get(workload, (float("inf"), float("inf")))
-        self._best[workload] = (
-            min(mean, statistics.fmean(seconds)),
-            min(median, statistics.median(seconds)),
-        )
 
     def probe(self) -> float | None:
         """Time the reference kernel of the noise probe where programs run, seconds; None elsewhere than on this CPU."""

@@ -124,9 +124,7 @@ class TrackerConnection:
         """Return the number of registered devices by key, free or busy."""
         from tvm.rpc import base
 
-        code, summary = self._ask([base.TrackerCode.SUMMARY], CONNECT_TIMEOUT_S)
-        if code != base.TrackerCode.SUCCESS:
-            raise self._unreachable(f"answer {code}")
+        summary = self._ask([base.TrackerCode.SUMMARY], CONNECT_TIMEOUT_S)
         return Counter(info["key"].partition(":")[2] for info in summary["server_info"])
 
     def request(self, timeout_s: float) -> tuple[str, int, str] | None:
@@ -137,14 +135,10 @@ class TrackerConnection:
         from tvm.rpc import base
 
         try:
-            code, device = self._ask(
-                [base.TrackerCode.REQUEST, self._address.key, "", 1], timeout_s
-            )
+            message = [base.TrackerCode.REQUEST, self._address.key, "", 1]
+            host, port, key = self._ask(message, timeout_s)
         except TimeoutError:
             return None
-        if code != base.TrackerCode.SUCCESS:
-            raise self._unreachable(f"answer {code}")
-        host, port, key = device
         return str(host), int(port), str(key)
 
     def _ask(self, message: list[Any], timeout_s: float) -> Any:
@@ -153,11 +147,14 @@ class TrackerConnection:
         self._socket.settimeout(timeout_s)
         try:
             base.sendjson(self._socket, message)
-            return base.recvjson(self._socket)
+            code, answer = base.recvjson(self._socket)
         except TimeoutError:
             raise
         except OSError as error:
             raise self._unreachable(f"{error}") from error
+        if code != base.TrackerCode.SUCCESS:
+            raise self._unreachable(f"answer {code}")
+        return answer
 
     def _unreachable(self, answer: str) -> HardwareError:
         return HardwareError(

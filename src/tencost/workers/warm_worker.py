@@ -20,7 +20,7 @@ from typing import Any
 from tencost.errors import HardwareError, MeasureError, UntrustedError
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers import threads
-from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.evaluator import Best, MeasureOptions
 from tencost.workers.expected import Reference
 from tencost.workers.process import (
     ForeignAnswerError,
@@ -105,7 +105,7 @@ class WarmWorker:
         run_slot: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
         expected: Path | None = None,
-        best: Callable[[], tuple[float, float] | None] = lambda: None,
+        best: Callable[[], Best | None] = lambda: None,
         run_timeout_s: float | None = None,
     ) -> Timing:
         """Build and time one program, a module file (TVM JSON) or a trace, and return what came of it.
@@ -117,7 +117,7 @@ class WarmWorker:
             run_slot: makes what is held while the program runs, so that several workers run one at a time.
             expected: what :meth:`expect` wrote. A program that would be a new best is compared with it, and is a
                 wrong_answer if it computes something else. Not for remote devices.
-            best: least mean and least median known, seconds; asked when the program may run. None: there are none.
+            best: the best times known; asked when the program may run. None: there are none.
             run_timeout_s: longest time that all runs together get; None: that of the options.
 
         Raises:
@@ -219,7 +219,7 @@ class WarmWorker:
     def _follow(
         self,
         run_slot: Callable[[], AbstractContextManager[Any]],
-        best: Callable[[], tuple[float, float] | None],
+        best: Callable[[], Best | None],
         run_timeout_s: float,
     ) -> Timing:
         """Go through the phases of a program that was begun with; raises ForeignAnswerError."""

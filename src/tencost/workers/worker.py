@@ -37,10 +37,10 @@ import json
 import os
 import resource
 import socket
-import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ from tencost.errors import HardwareError, UntrustedError
 from tencost.programs.codegen import vector_math
 from tencost.programs.codegen.overlap import without_layout_blocks
 from tencost.workers.evaluator import (
+    Best,
     MeasureOptions,
     adaptive_times,
     local_timer,
@@ -151,12 +152,10 @@ class Child:
         self._channel = channel
         self._max_rss = max_rss
         self._memory = MemoryAllowance(max_rss)
-        self._modules: dict[str, Any] = {}
         self._tensors: tuple[str, list[Any]] = ("", [])
         self._tensor_bytes = 0
         self._probe: Any = None
         self._remote: Any = None
-        self._expected: tuple[str, Any] = ("", None)
 
     def serve(self) -> None:
         """Answer requests until the channel ends."""
@@ -214,7 +213,7 @@ class Child:
             else:
                 best = self.wait_for_go()
                 seconds = self._time(built, request, options)
-                if "expected" in request and _is_new_best(seconds, best):
+                if "expected" in request and best.is_beaten_by(seconds):
                     self._channel.answer({"phase": "check"})
                     started = time.perf_counter()
                     wrong = self._check(built, module, request)
@@ -233,7 +232,7 @@ class Child:
 
         started = time.perf_counter()
         try:
-            module = self._load(request["expect"])
+            module = _workload(request["expect"])
             target = request["target"] if request["target"]["kind"] == "llvm" else {"kind": "llvm"}
             function = build(module, target).jit()
             expected = make_expected(module, lambda inputs: _call(function, inputs, "cpu"))
@@ -244,20 +243,12 @@ class Child:
 
     def _check(self, built: Any, module: Any, request: dict[str, Any]) -> str:
         """Say how the program's outputs are wrong; nothing if they are not."""
-        expected = self._expected_of(request)
+        expected = _expected(request["expected"])
         if _has_left_out(module):  # was timed without the blocks that bring weights into its layout
             built = build(module, request["target"], whole=True).jit()
         kind = request["target"]["kind"]
         difference = expected.difference(_call(built, expected.inputs, kind))
         return "" if difference.accepted else str(difference)
-
-    def _expected_of(self, request: dict[str, Any]) -> Any:
-        from tencost.workers.expected import Expected
-
-        path = request["expected"]
-        if self._expected[0] != path:
-            self._expected = (path, Expected.load(Path(path)))
-        return self._expected[1]
 
     def _devices(self, address: dict[str, Any]) -> Any:
         if self._remote is None:
@@ -273,20 +264,10 @@ class Child:
             return tvm.ir.load_json(Path(request["module"]).read_text(encoding="utf-8"))
         from tencost.programs.trace.replay import replay
 
-        replayed = replay(self._load(request["workload"]), json.dumps(request["trace"]))
+        replayed = replay(_workload(request["workload"]), json.dumps(request["trace"]))
         if replayed.schedule is None:
             raise _BadTraceError(replayed.error)
         return replayed.schedule.mod
-
-    def _load(self, path: str) -> Any:
-        from tencost.programs.trace.allowed import load_checked
-
-        if path not in self._modules:
-            while len(self._modules) >= _MAX_MODULES:
-                self._modules.pop(next(iter(self._modules)))
-            text = Path(path).read_text(encoding="utf-8")
-            self._modules[path] = load_checked(text, f"the workload {path}")
-        return self._modules[path]
 
     def _time(self, function: Any, request: dict[str, Any], options: MeasureOptions) -> list[float]:
         import tvm
@@ -294,21 +275,20 @@ class Child:
         device = tvm.device(_device_name(request["target"]["kind"]))
         tensors = self._arguments(request["args"], device)
         if "expected" in request:  # random integers would be an index out of range
-            expected = self._expected_of(request)
+            expected = _expected(request["expected"])
             for index in expected.facts.indices:
                 tensors[index].copyfrom(expected.inputs[index])
         alone = _runs_alone(request["target"]["kind"])
         timer = local_timer(function, tensors, device, flush=options.cache_flush, alone=alone)
         return adaptive_times(timer, options)
 
-    def wait_for_go(self) -> list[float] | None:
-        """Wait until the program may run; return the mean and median to beat, if there are any."""
+    def wait_for_go(self) -> Best:
+        """Wait until the program may run; return the times to beat, infinite where there are none."""
         self._channel.answer({"phase": "run"})
         permission = self._channel.receive()
         if permission is None:
             os._exit(0)
-        best: list[float] | None = permission["best"]
-        return best
+        return Best(*(permission["best"] or ()))
 
     def _arguments(self, args: list[Any], device: Any) -> list[Any]:
         """Return random arguments; those of the program before are used again if they fit."""
@@ -347,6 +327,22 @@ def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
     return tvm.compile(module, target=tvm.target.Target(target))
 
 
+@lru_cache(_MAX_MODULES)
+def _workload(path: str) -> Any:
+    """Return the module in a file, looked at before TVM reads it."""
+    from tencost.programs.trace.allowed import load_checked
+
+    return load_checked(Path(path).read_text(encoding="utf-8"), f"the workload {path}")
+
+
+@lru_cache(1)
+def _expected(path: str) -> Any:
+    """Return what programs have to compute, as a file has it."""
+    from tencost.workers.expected import Expected
+
+    return Expected.load(Path(path))
+
+
 def _spoils_device(request: dict[str, Any], reply: dict[str, Any]) -> bool:
     """Say whether later programs of this process would fail, too: CUDA refuses all calls after an illegal access."""
     return reply.get("status") == "run_error" and request["target"]["kind"] != "llvm"
@@ -375,13 +371,6 @@ def _runs_alone(target_kind: str) -> bool:
 
 def _device_name(target_kind: str) -> str:
     return "cpu" if target_kind == "llvm" else target_kind
-
-
-def _is_new_best(seconds: Sequence[float], best: Sequence[float] | None) -> bool:
-    """Say whether the mean or the median is shorter than the best one: databases sort by the one or the other."""
-    if best is None:
-        return True
-    return statistics.fmean(seconds) <= best[0] or statistics.median(seconds) <= best[1]
 
 
 def _rss_bytes() -> int:

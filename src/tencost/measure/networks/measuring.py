@@ -146,7 +146,7 @@ def measure_networks(
         raise MeasureError(
             f"expected a folder to measure into at {folder}: {error}. Choose another one: --to"
         ) from error
-    refusal = (
+    refusal = MeasureError(
         f"{folder}: another process measures into this folder. Wait for it, or choose another one"
     )
     with hold(folder / ".lock", refusal):

@@ -13,6 +13,7 @@ from tvm.ir import load_json
 
 from tencost.config import Config, HardwareConfig
 from tencost.errors import ProfileError, RecordError, UntrustedError
+from tencost.measure.collection import logged_programs
 from tencost.networks.network import load_network, variant_name
 from tencost.programs.trace.allowed import check_module
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
@@ -39,7 +40,7 @@ from tencost.tune.roofline.roofline import (
     work_of,
 )
 from tencost.tune.roofline.run_files import run_files
-from tencost.tune.workfolder import SESSION_FILE, logged_programs
+from tencost.tune.workfolder import SESSION_FILE
 from tencost.workers.hardware import check_runnable, resolve_hardware
 
 FAILED_S = 1e9
