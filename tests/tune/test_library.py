@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,35 @@ def test_it_is_saved_and_loaded_elsewhere(fast: CompiledNetwork, tmp_path: Path)
     assert "output 0: float32 (1, 8, 16, 16)" in done.stdout, done.stderr
     with pytest.raises(ConfigError, match=r"ends in \.so; found .*mine\.dll"):
         fast.save(tmp_path / "mine.dll")
+
+
+@pytest.mark.parametrize("hinder", ["a full disk", "a folder in a place"])
+def test_a_library_stays_where_another_cannot_be_saved(
+    hinder: str, fast: CompiledNetwork, tmp_path: Path
+) -> None:
+    place = tmp_path / "mine.so"
+    tencost.compile(one_operator(tmp_path / "old.onnx", "Add", (4,))).save(place)
+    if hinder == "a folder in a place":
+        place.with_suffix(".npz").unlink()
+        place.with_suffix(".npz").mkdir()
+    before = sorted(tmp_path.iterdir())
+    room = largest_file(20_000) if hinder == "a full disk" else nullcontext()
+    with pytest.raises(OSError, match=r"too large|directory"), room:
+        fast.save(place)
+    assert sorted(tmp_path.iterdir()) == before
+    x = np.ones(4, np.float32)
+    np.testing.assert_array_equal(tencost.load(place)(x, x), x + x)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let this process write files of so many bytes at most: no room on a disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_what_took_a_librarys_place_is_loaded(

@@ -36,11 +36,10 @@ from tencost.config import HardwareConfig
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array
 from tencost.tune.buckets import Buckets, entry, front, pad_array
-from tencost.tune.library_export import cpp_runner, python_runner
+from tencost.tune.library_export import library_files
 from tencost.tune.reporting import native_messages_to
 from tencost.workers import threads
 from tencost.workers.hardware import check_runnable
-from tencost.writing import whole_file
 
 _ALIGNMENT = 64
 """Bytes. TVM's code loads vectors from addresses that it takes to be divisible by it."""
@@ -163,6 +162,8 @@ class CompiledNetwork:
     def save(self, to: str | Path) -> Path:
         """Write the library, with its description, samples and runners beside it; return its absolute path.
 
+        Where that fails, a library that was there stays.
+
         Raises:
             ConfigError: the name does not end in .so.
             TuneError: the files that were loaded are not there any more.
@@ -186,21 +187,9 @@ class CompiledNetwork:
                 f"expected {self.path} as it was loaded, found another library in its place. Load that: "
                 f"tencost.load({str(self.path)!r})"
             )
-        library.parent.mkdir(parents=True, exist_ok=True)
-        runners = {
-            ".py": python_runner(library.stem),
-            ".cc": cpp_runner(library.stem, inputs),
-        }
-        for suffix, text in runners.items():
-            with whole_file(library.with_suffix(suffix)) as partial:
-                partial.write_text(text, encoding="utf-8")
-        for suffix in (
-            ".json",
-            ".npz",
-            ".so",
-        ):  # the library last: where it is, the others are of it
-            with whole_file(library.with_suffix(suffix)) as partial:
-                shutil.copyfile(self.path.with_suffix(suffix), partial)
+        with library_files(library, inputs) as partial:
+            for suffix in (".json", ".npz", ".so"):
+                shutil.copyfile(self.path.with_suffix(suffix), partial[suffix])
         return library
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ from tencost.tune.buckets import Buckets
 from tencost.tune.reporting import native_messages_to, say
 from tencost.workers.remote import linking
 from tencost.workers.threads import threads_of_library
-from tencost.writing import scratch_beside, whole_file
+from tencost.writing import scratch_beside, whole_files
 
 DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
 """NumPy's kinds of numbers in C++."""
@@ -218,24 +218,32 @@ def _write(
         about["buckets"] = buckets.described()
     samples = {f"input_{number}": array for number, array in enumerate(inputs)}
     samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
-    # Nested, so that an earlier library goes only once all that takes its place is there.
-    with (
-        whole_file(library) as partial,
-        whole_file(library.with_suffix(".json")) as description,
-        whole_file(library.with_suffix(".npz")) as arrays,
-        whole_file(library.with_suffix(".py")) as python,
-        whole_file(library.with_suffix(".cc")) as cpp,
-    ):
-        with arrays.open("wb") as file:
+    with library_files(library, inputs) as partial:
+        with partial[".npz"].open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
-        python.write_text(python_runner(library.stem), encoding="utf-8")
-        cpp.write_text(cpp_runner(library.stem, inputs), encoding="utf-8")
-        whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
-        built.export_library(str(whole), **linking(_cc(hardware), hardware.cores))
-        with whole.open("rb") as file:
+        built.export_library(str(partial[".so"]), **linking(_cc(hardware), hardware.cores))
+        with partial[".so"].open("rb") as file:
             about["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-        description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        whole.rename(partial)
+        partial[".json"].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def library_files(library: Path, inputs: Sequence[Array]) -> Iterator[dict[str, Path]]:
+    """Yield, by suffix, paths to write a library, its .json and .npz to; its runners are written, too.
+
+    All is written beside what is there, which stays where the block raises. At the end the older library goes, then the
+    files take their places, the library last: where it is, the others are of it.
+
+    Args:
+        library: the .so.
+        inputs: arrays whose shapes and types its inputs have.
+    """
+    suffixes = (".so", ".json", ".npz", ".py", ".cc")
+    with whole_files(*map(library.with_suffix, suffixes)) as paths:
+        partial = dict(zip(suffixes, paths, strict=True))
+        partial[".py"].write_text(python_runner(library.stem), encoding="utf-8")
+        partial[".cc"].write_text(cpp_runner(library.stem, inputs), encoding="utf-8")
+        yield partial
         library.unlink(missing_ok=True)
 
 
