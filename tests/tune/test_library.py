@@ -178,20 +178,34 @@ def test_another_code_compiles_anew(
     assert tencost.compile(str(folder / "net.onnx")).path != fast.path
 
 
-@pytest.mark.parametrize("damage", [".so", ".json"])
+@pytest.mark.parametrize("is_folder", [False, True], ids=["cut off", "a folder"])
+@pytest.mark.parametrize("damage", [".so", ".json", ".npz"])
 def test_a_damaged_library_of_the_cache_is_compiled_again(
-    damage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    damage: str,
+    is_folder: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / f"damaged{damage}"))
-    path = tencost.compile(folder / "net.onnx").path
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / f"damaged{damage}{is_folder}"))
+    place = tencost.compile(write_network(folder / "net.onnx")).path.with_suffix(damage)
+    capsys.readouterr()
     # Another file in its place, as after a copy that was cut off: the library itself is in use.
-    path.with_suffix(damage).unlink()
-    path.with_suffix(damage).write_bytes(b"cut off")
+    whole = place.read_bytes()
+    place.unlink()
+    if is_folder:
+        place.mkdir()
+        (place / "file").touch()
+    else:
+        place.write_bytes(whole[: len(whole) // 2])
     again = tencost.compile(folder / "net.onnx")
-    assert "compiling it again" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("compiling it again") == 1
     values = arguments(6)
     expected = reference(folder / "net.onnx", values)[0]
     np.testing.assert_allclose(again(**values)[0], expected, rtol=1e-5, atol=1e-5)
+    assert again.save(folder / "healed.so").is_file()
+    tencost.compile(folder / "net.onnx")
+    assert "compiled before" in capsys.readouterr().err
 
 
 def test_it_is_saved_and_loaded_elsewhere(fast: CompiledNetwork, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import shutil
 import tempfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,6 +45,10 @@ from tencost.workers.hardware import check_runnable
 _ALIGNMENT = 64
 """Bytes. TVM's code loads vectors from addresses that it takes to be divisible by it."""
 _DESCRIBED = {"inputs", "outputs", "cores", "tvm"}
+_NO_SAMPLES = (
+    OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What NumPy raises for a file that is not there, or no .npz any more."""
 _PROCESS = os.getpid()
 """The process that imported this module; another one was forked from it."""
 
@@ -172,17 +177,8 @@ class CompiledNetwork:
         library = Path(to).expanduser().resolve()
         if library.suffix != ".so":
             raise ConfigError(f"expected the name of a library, which ends in .so; found {to}")
-        samples_path = self.path.with_suffix(".npz")
-        try:
-            is_same = _identity(self.path) == self._identity
-            with np.load(samples_path) as samples:
-                inputs = [samples[f"input_{number}"] for number in range(len(self.inputs))]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise TuneError(
-                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found "
-                f"{error}. Load it from where it is"
-            ) from error
-        if not is_same:
+        inputs = self.sample_inputs()
+        if _identity(self.path) != self._identity:
             raise TuneError(
                 f"expected {self.path} as it was loaded, found another library in its place. Load that: "
                 f"tencost.load({str(self.path)!r})"
@@ -191,6 +187,21 @@ class CompiledNetwork:
             for suffix in (".json", ".npz", ".so"):
                 shutil.copyfile(self.path.with_suffix(suffix), partial[suffix])
         return library
+
+    def sample_inputs(self) -> list[Array]:
+        """Return the inputs that it was compared with, from its .npz; raises TuneError where that is not whole."""
+        try:
+            path = self.path.with_suffix(".npz")
+            # NumPy leaves a file open that is no archive.
+            with zipfile.ZipFile(path), np.load(path) as samples:
+                arrays = dict(samples)
+            self.path.stat()
+            return [arrays[f"input_{number}"] for number in range(len(self.inputs))]
+        except _NO_SAMPLES as error:
+            raise TuneError(
+                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found "
+                f"{error}. Load it from where it is"
+            ) from error
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{signature.name}: {signature}" for signature in self.inputs)
