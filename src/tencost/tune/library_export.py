@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
+import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +47,8 @@ from tencost.writing import scratch_beside, whole_files
 
 DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
 """NumPy's kinds of numbers in C++."""
+_CODE_BYTES = 1 << 18
+"""Room for the machine code of a function, most of which have a fifth of it."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +188,11 @@ def write_library(
         with native_messages_to(Path(os.devnull)):
             _write(library, network, hardware, built, origin, buckets)
     except (OSError, RuntimeError) as error:  # TVM's linker raises the latter
+        said = str(error).removeprefix("Compilation error:")
+        reason = first_sentence(TuneError(said))
         raise TuneError(
-            f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
-            "that, or write elsewhere: --to"
+            f"expected to write {library} and its runners, found {reason}. What was there is kept; mend that, or write "
+            "elsewhere: --to"
         ) from error
 
 
@@ -218,6 +225,7 @@ def _write(
         about["buckets"] = buckets.described()
     samples = {f"input_{number}": array for number, array in enumerate(inputs)}
     samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
+    _check_room(built)
     with library_files(library, inputs) as partial:
         with partial[".npz"].open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
@@ -225,6 +233,22 @@ def _write(
         with partial[".so"].open("rb") as file:
             about["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
         partial[".json"].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def _check_room(built: Any) -> None:
+    """Refuse a temporary folder that may not hold the object files: LLVM ends the process where it cannot write."""
+    weights, _, functions = built.stats().partition("Globals")
+    shapes = re.findall(r"(?<!shapetuple)\[([\d, ]+)\]", weights)
+    size = 4 * sum(math.prod(map(int, shape.split(", "))) for shape in shapes)
+    size += _CODE_BYTES * (1 + functions.count(","))
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        raise TuneError(
+            f"expected room for {size / 1e6:.1f} MB of the library's parts in {tempfile.gettempdir()}, found {error}. "
+            "Make room there, or name another folder: TMPDIR=..."
+        ) from error
 
 
 @contextmanager
