@@ -516,6 +516,8 @@ def test_a_library_that_was_cut_off(fast: CompiledNetwork, tmp_path: Path, share
         ({"inputs": [1]}, "name, shape and dtype"),
         ({"inputs": [{"name": "x", "shape": [1], "dtype": "flot"}]}, "data type 'flot'"),
         ({"cores": "many"}, "found something else"),
+        ({"cores": float("inf")}, "found something else"),
+        ({"buckets": {"sizes": 3}}, "found something else"),
         ({"target": {"kind": "llvm", "mcpu": 3}}, "cannot load"),
     ],
 )
@@ -619,6 +621,9 @@ def test_what_is_no_library_or_network(fast: CompiledNetwork, tmp_path: Path) ->
         ConfigError, match=r"expected a list of overrides, found 'network\.batch=1'"
     ):
         tencost.compile(tmp_path / "model.onnx", overrides="network.batch=1")
+    for overrides in (None, 5, [5]):
+        with pytest.raises(ConfigError, match=r"list of overrides, found .*\['network\.batch=8'\]"):
+            tencost.compile(tmp_path / "model.onnx", overrides=overrides)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"or an nn\.Module, found int"):
         tencost.compile(3)
     (tmp_path / "circle.onnx").symlink_to("circle.onnx")

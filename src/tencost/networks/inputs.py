@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
@@ -171,6 +173,11 @@ def _shape(
                 f"it, found none. Give the input's shape: {option}={_pattern(item.dims, sizes, config.batch)}, or "
                 "network.size=<number> for all such dimensions"
             )
+        if size < 0:
+            raise ConfigError(
+                f"network {config.name!r}: expected a size of dimension {axis} of input {name}, found {size} in its "
+                "file. Export it with a number, or with that dimension dynamic"
+            )
         shape.append(size)
     return tuple(shape)
 
@@ -240,8 +247,14 @@ def draw_array(
     """Draw one array.
 
     Raises:
-        ConfigError: a type that cannot be drawn.
+        ConfigError: a type that cannot be drawn, or more numbers than this host has memory for.
     """
+    size, memory = 4 * math.prod(shape), psutil.virtual_memory().total
+    if size > memory:
+        raise ConfigError(
+            f"{where}: expected a shape that fits into the {memory / 1e9:.0f} GB of this host's memory, found "
+            f"{list(shape)}. Choose a smaller one"
+        )
     if dtype in _FLOATS:
         return rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False)
     if dtype in _INTEGERS:

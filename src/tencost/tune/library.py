@@ -400,8 +400,11 @@ def _signatures(
 ) -> tuple[tuple[TensorSignature, ...], tuple[TensorSignature, ...], Buckets | None, int]:
     """Return the inputs, the outputs, the buckets and the number of cores that a description says; raises TuneError."""
     try:
-        buckets = Buckets.read(description["buckets"]) if "buckets" in description else None
         tensors = [description[which] for which in ("inputs", "outputs")]
+        shapes = [[tensor["shape"] for tensor in each] for each in tensors]
+        buckets = (
+            Buckets.read(description["buckets"], *shapes) if "buckets" in description else None
+        )
         axes = (
             [((),) * len(each) for each in tensors]
             if buckets is None
@@ -415,7 +418,7 @@ def _signatures(
             for each, of_each in zip(tensors, axes, strict=True)
         )
         return inputs, outputs, buckets, int(description["cores"])
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
         raise TuneError(
             f"{path.with_suffix('.json')}: expected name, shape and dtype of each input and output and a number of "
             f"cores, found something else ({error}). Copy it with the library, or compile again"

@@ -53,13 +53,17 @@ def compile(
     Raises:
         TencostError: what `tencost compile` refuses.
     """
+    if isinstance(overrides, str) or not (
+        isinstance(overrides, Sequence) and all(isinstance(word, str) for word in overrides)
+    ):
+        raise ConfigError(
+            f"expected a list of overrides, found {overrides!r}. Write overrides=['network.batch=8']"
+        )
     if not isinstance(network, str | Path):
         with tempfile.TemporaryDirectory(prefix="tencost-compile-") as scratch:
             with _compiling:
                 path = _exported(network, inputs, Path(scratch))
             return compile(path, overrides=overrides, trusted=True)
-    if isinstance(overrides, str):
-        raise ConfigError(f"expected a list of overrides, found {overrides!r}: [{overrides!r}]")
     path = absolute_path(network)
     source = _SUFFIXES.get(path.suffix)
     if source is None:
