@@ -120,6 +120,7 @@ def test_a_dynamic_batch_is_said() -> None:
     (note,) = batch_notes(config(), declared)
     assert "dimension of x is dynamic" in note
     assert "network.batch=8" in note
+    assert "network.buckets=[1,8]" in note
     shaped = config(inputs={"x": NetworkInput(shape=[1, 3])})
     assert batch_notes(shaped, declared) == batch_notes(config(batch=2), declared) == []
 

@@ -314,6 +314,12 @@ def test_a_file_without_one_open_dimension_is_refused(
     assert reason in str(error.value)
 
 
+def test_a_batch_beside_batches_is_refused(fast: CompiledNetwork, folder: Path) -> None:
+    words = ["network.buckets=[1,8]", "network.batch=4"]
+    with pytest.raises(ConfigError, match=r"expected them alone, .* found network\.batch=4"):
+        tencost.compile(folder / "images.onnx", overrides=words)
+
+
 @pytest.mark.parametrize(
     ("buckets", "reason"),
     [

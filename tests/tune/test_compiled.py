@@ -183,7 +183,9 @@ def test_without_a_database_schedules_are_by_rule(
 ) -> None:
     compiled(saved, tmp_path / "plain.so")
     assert json.loads((tmp_path / "plain.json").read_text())["tuned_tasks"] == 0
-    assert "schedules by rule" in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert "small-local: schedules by rule; `tencost tune` looks for faster ones" in told
+    assert "Tune it first" not in told, "by rule is the usual way"
     assert [run.engine for run in read_runs(f"{tmp_path}-store")] == ["tencost"]
 
 

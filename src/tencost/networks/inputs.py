@@ -93,6 +93,11 @@ def open_dimension(config: NetworkConfig, declared: dict[str, DeclaredInput]) ->
                 else "Export it with that dimension dynamic"
             )
         )
+    if not others and config.batch != 1:
+        raise ConfigError(
+            f"network.buckets={config.buckets}: expected them alone, as the first dimension is all that {config.path} "
+            f"leaves open; found network.batch={config.batch}, too. Leave one of them out"
+        )
     return "size" if others else "batch"
 
 
@@ -109,7 +114,7 @@ def batch_notes(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> li
         return []
     return [
         f"the first dimension of {', '.join(names)} is dynamic in {config.path}: it is built for 1. For another batch: "
-        "network.batch=8"
+        "network.batch=8; to compile several into one library: network.buckets=[1,8]"
     ]
 
 
@@ -171,7 +176,7 @@ def _shape(
             raise ConfigError(
                 f"network {config.name!r}: dimension {axis}{called} of input {name} is dynamic; expected a number for "
                 f"it, found none. Give the input's shape: {option}={_pattern(item.dims, sizes, config.batch)}, or "
-                "network.size=<number> for all such dimensions"
+                "network.size=<number> for all such dimensions; to compile several sizes: network.buckets=[16,64]"
             )
         if size < 0:
             raise ConfigError(

@@ -296,12 +296,14 @@ def _open_programs(folder: Path, name: str, console: Console, *, is_required: bo
     """Open the database of a folder; None, with a line, where it need not be there and has no programs."""
     if is_required or has_programs(folder):
         return open_database(folder, "--database")
-    ended = " (a tuning run ended there before it had any)" if folder.is_dir() else ""
-    print_note(
-        console,
-        f"no programs of {name} in {folder.parent}{ended}: schedules by rule. Tune it first (tencost tune), or say "
-        "where there are some (--database)",
-    )
+    if folder.is_dir():
+        print_note(
+            console,
+            f"no programs of {name} in {folder.parent} (a tuning run ended there before it had any): schedules by "
+            "rule. Tune it first (tencost tune), or say where there are some (--database)",
+        )
+    else:
+        say(console, f"{name}: schedules by rule; `tencost tune` looks for faster ones")
     return None
 
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tencost.config.parts import NETWORK_FILES
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.source import first_sentence
 from tencost.tune.library import CompiledNetwork, absolute_path, file_digest
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _compiling = threading.RLock()
-_SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
 
 def compile(
@@ -65,9 +65,9 @@ def compile(
                 path = _exported(network, inputs, Path(scratch))
             return compile(path, overrides=overrides, trusted=True)
     path = absolute_path(network)
-    source = _SUFFIXES.get(path.suffix)
+    source = NETWORK_FILES.get(path.suffix)
     if source is None:
-        raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
+        raise ConfigError(f"expected a file that ends in {', '.join(NETWORK_FILES)}, found {path}")
     trust = ["network.trusted=true"] if trusted and source == "torch_export" else []
     with _compiling:
         return _compiled([f"network={source}", "hardware=local", *trust, *overrides], path)
