@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import pickle
 import resource
@@ -356,6 +357,41 @@ def test_a_single_number_wherever_it_lies(folder: Path) -> None:
         number[...] = 2.0
         np.testing.assert_array_equal(fast(x, number), 2 * x)
     np.testing.assert_array_equal(fast(x, np.float32(3)), 3 * x)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_an_output_is_the_callers_own(folder: Path, kind: str) -> None:
+    """Inputs and constants that a network gives back, reshaped or not, do not change where an output is written to."""
+    tensor = helper.make_tensor_value_info
+    sizes = {"r": (16,), "i": (4, 4), "c": (4,), "d": (2, 2), "y": (4, 4)}
+    constants = {"c": np.arange(4, dtype=np.float32), "s": np.array([16]), "t": np.array([2, 2])}
+    nodes = [
+        helper.make_node("Reshape", ["x", "s"], ["r"]),
+        helper.make_node("Identity", ["x"], ["i"]),
+        helper.make_node("Reshape", ["c", "t"], ["d"]),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "borrowed",
+        [tensor("x", TensorProto.FLOAT, (4, 4))],
+        [tensor(name, TensorProto.FLOAT, size) for name, size in sizes.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / f"borrowed_{kind}.onnx")
+    fast = tencost.compile(folder / f"borrowed_{kind}.onnx")
+    memory = np.ones(64, np.float32)
+    begin = -(memory.ctypes.data // 4) % 16
+    x = memory[begin : begin + 16].reshape(4, 4)  # aligned: it is not copied
+    for _ in range(3):
+        outputs = fast(x if kind == "numpy" else torch.from_numpy(x))
+        for output, size in zip(outputs, sizes.values(), strict=True):
+            expected = np.ones(size) if math.prod(size) == 16 else np.arange(4).reshape(size)
+            np.testing.assert_array_equal(output, expected)
+        for output in outputs:
+            output[...] = 7
+        assert (x == 1).all()
 
 
 def test_several_threads_compile(folder: Path) -> None:

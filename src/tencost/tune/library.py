@@ -6,7 +6,8 @@
     fast = tencost.load("model.so")
 
 A call returns PyTorch tensors where one of its arguments is one, else NumPy arrays: one, or a tuple where the network
-has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), outputs never are.
+has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), nor are outputs, but for
+those that are an input or a constant of the network, perhaps reshaped: to know them, the first call computes twice.
 Several threads may call one object: a Relax VM may not be shared, so each thread has its own over the same executable.
 A library of several sizes (``network.buckets``) runs the least that holds its inputs, and returns what is theirs. A
 forked process may call it, too. Libraries of earlier versions for several cores have TVM's pool of threads, which is
@@ -120,6 +121,7 @@ class CompiledNetwork:
                 f"{tvm.__version__} cannot load ({str(error).partition(chr(10))[0]}). Compile it again"
             ) from error
         self._of_thread = threading.local()
+        self._borrowed: dict[str, list[bool]] = {}
 
     def __call__(self, /, *arrays: Any, **named: Any) -> Any:
         """Run the network once.
@@ -237,7 +239,24 @@ class CompiledNetwork:
                 pad_array(array, axes, bucket)
                 for array, axes in zip(arrays, self.buckets.inputs, strict=True)
             ]
-        return self._machine()[function](*map(runtime_tensor, arrays))
+        return self._own(function, list(map(runtime_tensor, arrays)))
+
+    def _own(self, function: str, arguments: Sequence[Any]) -> list[Any]:
+        """Call a function; copy the outputs that lie in the memory of an input or of the library's constants.
+
+        These are the ones that a second call gives in the same place though the first one's are still there.
+        """
+        import tvm
+
+        call = self._machine()[function]
+        results = list(call(*arguments))
+        if function not in self._borrowed:
+            pairs = zip(results, call(*arguments), strict=True)
+            self._borrowed[function] = [_address(one) == _address(other) for one, other in pairs]
+        borrowed = zip(results, self._borrowed[function], strict=True)
+        return [
+            tensor.copyto(tvm.cpu()) if is_not_ours else tensor for tensor, is_not_ours in borrowed
+        ]
 
     def _size(self, arrays: Sequence[Array]) -> int:
         """Return the size of the inputs along the axes that the buckets are of."""
@@ -303,6 +322,11 @@ def load(path: str | Path) -> CompiledNetwork:
         TuneError, HardwareError: see :class:`CompiledNetwork`.
     """
     return CompiledNetwork(absolute_path(path))
+
+
+def _address(tensor: Any) -> int:
+    """Return where a tensor of TVM lies."""
+    return int(np.from_dlpack(tensor).ctypes.data)
 
 
 @cache
