@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ def run(
     parts, buckets = _parts(cfg, hardware, root, database, console)
     started = time.monotonic()
     notes: list[str] = []
-    with console.status("compiling"), native_messages_to(Path(os.devnull)), _not_swallowed():
+    with console.status("compiling"), native_messages_to(Path(os.devnull)), signals.not_swallowed():
         built = compiled(parts, target, notes.append)
     compile_s = time.monotonic() - started
     for message in notes:
@@ -144,7 +144,7 @@ def run(
             differences = [_difference(part, host, built, console) for part in parts]
             slower = [_leave_out_slower(part, hardware) for part in parts if part.tuned]
             if any(slower):
-                with _not_swallowed():
+                with signals.not_swallowed():
                     built = compiled(parts, target)
                 differences = [_difference(part, host, built, console) for part in parts]
             if buckets is not None:
@@ -369,29 +369,6 @@ def compiled(
             f"expected programs of {name!r} in {with_programs[0].folder} that TVM {tvm.__version__} compiles, found "
             f"{first_sentence(error)}. Without them it compiles: name another database, --database"
         ) from error
-
-
-@contextmanager
-def _not_swallowed() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block where Ctrl-C or SIGTERM came in it.
-
-    TVM makes a RuntimeError of one that is raised in a Python function that it calls, which looks like a refusal.
-    """
-    asked: list[bool] = []
-
-    def handle() -> None:
-        asked.append(True)
-        raise KeyboardInterrupt
-
-    with signals.handled(handle):
-        try:
-            yield
-        except Exception:
-            if asked:
-                raise KeyboardInterrupt from None
-            raise
-    if asked:
-        raise KeyboardInterrupt
 
 
 def _host(hardware: HardwareConfig, console: Console) -> Host | None:

@@ -100,11 +100,14 @@ class LibraryExport:
     def holding_interrupts(self) -> Iterator[None]:
         """Hold the first Ctrl-C back until the library is written; the second gives it up. Without one, hold nothing.
 
+        TVM makes a RuntimeError of what is raised in a function that it calls: see :func:`signals.not_swallowed`.
+
         Raises:
             KeyboardInterrupt: at the block's end for the first, at once for the second.
         """
         if self.to is None:
-            yield
+            with signals.not_swallowed():
+                yield
             return
         pressed: list[bool] = []
 
@@ -116,7 +119,12 @@ class LibraryExport:
             say(self._console, f"writing {self.to} first; {signals.name()} again gives it up")
 
         with signals.handled(handle):
-            yield
+            try:
+                yield
+            except Exception:
+                if self.given_up:
+                    raise KeyboardInterrupt from None
+                raise
         if pressed:
             raise KeyboardInterrupt
 
