@@ -74,6 +74,29 @@ def handled(handle: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
+def not_swallowed() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block where Ctrl-C or SIGTERM came in it.
+
+    TVM makes a RuntimeError of one that is raised in a Python function that it calls, which looks like a refusal.
+    """
+    asked: list[bool] = []
+
+    def handle() -> None:
+        asked.append(True)
+        raise KeyboardInterrupt
+
+    with handled(handle):
+        try:
+            yield
+        except Exception:
+            if asked:
+                raise KeyboardInterrupt from None
+            raise
+    if asked:
+        raise KeyboardInterrupt
+
+
+@contextmanager
 def hold_signals() -> Iterator[Callable[[], None]]:
     """Hold Ctrl-C and SIGTERM back until the function that this gives is called, or until the block ends.
 

@@ -6,12 +6,13 @@ renamed when it is whole. What a killed process left there goes when the same pl
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,21 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         new.replace(path)
         if durable:
             _flush(path.parent)
+
+
+@contextmanager
+def whole_files(*paths: Path) -> Iterator[list[Path]]:
+    """Yield a path to write to for each file, see :func:`whole_file`; at the end all take their places, the first last.
+
+    Where the block raises, the older files stay as they are.
+
+    Raises:
+        IsADirectoryError: a folder lies in a file's place.
+    """
+    for path in filter(Path.is_dir, paths):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    with ExitStack() as stack:
+        yield [stack.enter_context(whole_file(path)) for path in paths]
 
 
 def append_line(path: Path, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 import yaml
@@ -95,6 +96,18 @@ def test_what_is_not_understood(
     assert expected in message
     assert "\nUsage: tencost" in message
     assert "--help`." in message
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "m o'de,l{ü}.onnx"])
+def test_a_networks_file_alone_is_that_network(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("compile", "tune"):
+        text = printed(capsys, command, name, "network.batch=2", "--cfg", "job")
+        network = yaml.safe_load(text)["network"]
+        assert (network["source"], network["path"]) == ("onnx", str(tmp_path / name))
+        assert network["batch"] == 2
 
 
 def test_a_value_that_hydra_cannot_read_is_to_be_quoted(

@@ -101,6 +101,11 @@ def test_dynamic_dimensions_are_settled(
             {},
             r"has no shape in its file. Give one: network.inputs.x.shape=\[1,...\]",
         ),
+        (
+            {"x": DeclaredInput((-1, 4), "float32")},
+            {},
+            "expected a size of dimension 0 of input x, found -1 in its file",
+        ),
     ],
 )
 def test_what_cannot_be_settled_is_named(
@@ -115,6 +120,7 @@ def test_a_dynamic_batch_is_said() -> None:
     (note,) = batch_notes(config(), declared)
     assert "dimension of x is dynamic" in note
     assert "network.batch=8" in note
+    assert "network.buckets=[1,8]" in note
     shaped = config(inputs={"x": NetworkInput(shape=[1, 3])})
     assert batch_notes(shaped, declared) == batch_notes(config(batch=2), declared) == []
 
@@ -146,6 +152,12 @@ def test_drawn_inputs_follow_the_file_s_types_and_the_seed() -> None:
         ConfigError, match=r"input z: its type must be one of .*; found 'complex64'"
     ):
         draw_inputs(config(), {"z": DeclaredInput((1,), "complex64")}, {"z": (1,)})
+
+
+@pytest.mark.parametrize("shape", [(1 << 40, 3), (1 << 33, 1 << 33)])
+def test_inputs_beyond_the_memory_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"input x: expected a shape that fits into the \d+ GB"):
+        draw_inputs(config(), {"x": DeclaredInput(shape, "float32")}, {"x": shape})
 
 
 def test_option_names_are_words() -> None:

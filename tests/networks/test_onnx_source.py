@@ -278,6 +278,11 @@ def no_input(folder: Path) -> Path:
     return write(folder, nodes, [], [value("y", (2, 3))], [tensor("w", (2, 3), 0)])
 
 
+def no_output(folder: Path) -> Path:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    return write(folder, nodes, [value("x", (2, 3))], [], [], check=False)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -288,6 +293,7 @@ def no_input(folder: Path) -> Path:
         (sequence_output, "expected tensors as outputs, found y of sequence_type"),
         (sequence_input, "expected tensors as inputs, found x of sequence_type"),
         (no_input, "expected a graph with inputs, found none"),
+        (no_output, "expected a graph with outputs, found none"),
     ],
 )
 def test_a_network_that_cannot_be_imported_says_why(

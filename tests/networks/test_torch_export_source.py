@@ -173,6 +173,11 @@ class Closed(nn.Module):
         (Spectrum(), {"x": torch.ones(2, 8)}, r"has no operator _fft_r2c.default. Write the layer"),
         (Nothing(), {"x": torch.ones(2)}, "expected a program that returns tensors, found none"),
         (Closed(), {}, "expected a program with inputs, found none"),
+        (
+            nn.Conv2d(3, 4, 3).double(),
+            {"input": torch.ones(1, 3, 8, 8, dtype=torch.float64)},
+            r"expected numbers of float32, found torch\.float64, .*module\.float\(\)",
+        ),
     ],
 )
 def test_a_program_that_cannot_be_imported_says_why(
@@ -180,6 +185,13 @@ def test_a_program_that_cannot_be_imported_says_why(
 ) -> None:
     save_pt2(tmp_path / "mine.pt2", network.eval(), inputs, None)
     with pytest.raises(MeasureError, match=message):
+        load_network(config("mine.pt2"), tmp_path)
+
+
+def test_inputs_of_bfloat16_are_refused(tmp_path: Path) -> None:
+    x = torch.ones(2, 3, dtype=torch.bfloat16)
+    save_pt2(tmp_path / "mine.pt2", nn.Linear(3, 4).bfloat16().eval(), {"input": x}, None)
+    with pytest.raises(ConfigError, match=r"NumPy has, found bfloat16.*module\.float\(\)"):
         load_network(config("mine.pt2"), tmp_path)
 
 

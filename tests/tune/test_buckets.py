@@ -17,7 +17,7 @@ from torch import nn
 
 import tencost
 from tencost import cli
-from tencost.errors import ConfigError
+from tencost.errors import ConfigError, TuneError
 from tencost.tune.hosts import Deployed
 from tencost.tune.library import CompiledNetwork
 
@@ -111,6 +111,24 @@ def test_it_is_saved_with_its_sizes(fast: CompiledNetwork, folder: Path) -> None
     assert described == {
         "dimension": "batch", "sizes": [1, 4, 8], "inputs": [[0]], "outputs": [[0]], "padded": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sizes": []}, {"sizes": ["a"]}, {"sizes": [8, 1]}, {"sizes": [1, 99]}, {"sizes": [float("inf")]},
+        {"inputs": [[7]]}, {"inputs": [["a"]]}, {"inputs": [[]]}, {"outputs": [[9]]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_sizes_that_are_damaged_are_refused(
+    fast: CompiledNetwork, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    description = fast.save(tmp_path / "mine.so").with_suffix(".json")
+    told = json.loads(description.read_text())
+    description.write_text(json.dumps(told | {"buckets": told["buckets"] | change}))
+    with pytest.raises(TuneError, match=r"mine\.json: expected .*Copy it with the library"):
+        tencost.load(tmp_path / "mine.so")
 
 
 def test_sizes_share_their_weights(fast: CompiledNetwork, folder: Path) -> None:
@@ -294,6 +312,12 @@ def test_a_file_without_one_open_dimension_is_refused(
     with pytest.raises(ConfigError) as error:
         tencost.compile(path, overrides=["network.buckets=[1,2]"])
     assert reason in str(error.value)
+
+
+def test_a_batch_beside_batches_is_refused(fast: CompiledNetwork, folder: Path) -> None:
+    words = ["network.buckets=[1,8]", "network.batch=4"]
+    with pytest.raises(ConfigError, match=r"expected them alone, .* found network\.batch=4"):
+        tencost.compile(folder / "images.onnx", overrides=words)
 
 
 @pytest.mark.parametrize(

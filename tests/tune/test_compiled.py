@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +183,9 @@ def test_without_a_database_schedules_are_by_rule(
 ) -> None:
     compiled(saved, tmp_path / "plain.so")
     assert json.loads((tmp_path / "plain.json").read_text())["tuned_tasks"] == 0
-    assert "schedules by rule" in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert "small-local: schedules by rule; `tencost tune` looks for faster ones" in told
+    assert "Tune it first" not in told, "by rule is the usual way"
     assert [run.engine for run in read_runs(f"{tmp_path}-store")] == ["tencost"]
 
 
@@ -300,6 +304,20 @@ def test_what_was_there_stays_where_linking_fails(
     words = (*SETTINGS, f"network.path={saved}", "--to", str(tmp_path / "model.so"))
     assert "What was there is kept" in refused(capsys, *words)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_without_room_for_temporary_files_it_says_so(saved: Path, tmp_path: Path) -> None:
+    """LLVM ends the process where it cannot write, without a word; the largest file stands for a full disk here."""
+    words = ["compile", *SETTINGS, f"network.path={saved}", "--to", str(tmp_path / "model.so")]
+    limits = (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    done = subprocess.run(
+        [sys.executable, "-c", "from tencost.cli.main import main; main()", *words],
+        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, limits),
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "found [Errno 27] File too large. Make room there" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_database_of_another_network_is_told(

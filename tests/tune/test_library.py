@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import pickle
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,20 +179,34 @@ def test_another_code_compiles_anew(
     assert tencost.compile(str(folder / "net.onnx")).path != fast.path
 
 
-@pytest.mark.parametrize("damage", [".so", ".json"])
+@pytest.mark.parametrize("is_folder", [False, True], ids=["cut off", "a folder"])
+@pytest.mark.parametrize("damage", [".so", ".json", ".npz"])
 def test_a_damaged_library_of_the_cache_is_compiled_again(
-    damage: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    damage: str,
+    is_folder: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / f"damaged{damage}"))
-    path = tencost.compile(folder / "net.onnx").path
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / f"damaged{damage}{is_folder}"))
+    place = tencost.compile(write_network(folder / "net.onnx")).path.with_suffix(damage)
+    capsys.readouterr()
     # Another file in its place, as after a copy that was cut off: the library itself is in use.
-    path.with_suffix(damage).unlink()
-    path.with_suffix(damage).write_bytes(b"cut off")
+    whole = place.read_bytes()
+    place.unlink()
+    if is_folder:
+        place.mkdir()
+        (place / "file").touch()
+    else:
+        place.write_bytes(whole[: len(whole) // 2])
     again = tencost.compile(folder / "net.onnx")
-    assert "compiling it again" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("compiling it again") == 1
     values = arguments(6)
     expected = reference(folder / "net.onnx", values)[0]
     np.testing.assert_allclose(again(**values)[0], expected, rtol=1e-5, atol=1e-5)
+    assert again.save(folder / "healed.so").is_file()
+    tencost.compile(folder / "net.onnx")
+    assert "compiled before" in capsys.readouterr().err
 
 
 def test_it_is_saved_and_loaded_elsewhere(fast: CompiledNetwork, tmp_path: Path) -> None:
@@ -206,6 +222,35 @@ def test_it_is_saved_and_loaded_elsewhere(fast: CompiledNetwork, tmp_path: Path)
     assert "output 0: float32 (1, 8, 16, 16)" in done.stdout, done.stderr
     with pytest.raises(ConfigError, match=r"ends in \.so; found .*mine\.dll"):
         fast.save(tmp_path / "mine.dll")
+
+
+@pytest.mark.parametrize("hinder", ["a full disk", "a folder in a place"])
+def test_a_library_stays_where_another_cannot_be_saved(
+    hinder: str, fast: CompiledNetwork, tmp_path: Path
+) -> None:
+    place = tmp_path / "mine.so"
+    tencost.compile(one_operator(tmp_path / "old.onnx", "Add", (4,))).save(place)
+    if hinder == "a folder in a place":
+        place.with_suffix(".npz").unlink()
+        place.with_suffix(".npz").mkdir()
+    before = sorted(tmp_path.iterdir())
+    room = largest_file(20_000) if hinder == "a full disk" else nullcontext()
+    with pytest.raises(OSError, match=r"too large|directory"), room:
+        fast.save(place)
+    assert sorted(tmp_path.iterdir()) == before
+    x = np.ones(4, np.float32)
+    np.testing.assert_array_equal(tencost.load(place)(x, x), x + x)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let this process write files of so many bytes at most: no room on a disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_what_took_a_librarys_place_is_loaded(
@@ -312,6 +357,41 @@ def test_a_single_number_wherever_it_lies(folder: Path) -> None:
         number[...] = 2.0
         np.testing.assert_array_equal(fast(x, number), 2 * x)
     np.testing.assert_array_equal(fast(x, np.float32(3)), 3 * x)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_an_output_is_the_callers_own(folder: Path, kind: str) -> None:
+    """Inputs and constants that a network gives back, reshaped or not, do not change where an output is written to."""
+    tensor = helper.make_tensor_value_info
+    sizes = {"r": (16,), "i": (4, 4), "c": (4,), "d": (2, 2), "y": (4, 4)}
+    constants = {"c": np.arange(4, dtype=np.float32), "s": np.array([16]), "t": np.array([2, 2])}
+    nodes = [
+        helper.make_node("Reshape", ["x", "s"], ["r"]),
+        helper.make_node("Identity", ["x"], ["i"]),
+        helper.make_node("Reshape", ["c", "t"], ["d"]),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "borrowed",
+        [tensor("x", TensorProto.FLOAT, (4, 4))],
+        [tensor(name, TensorProto.FLOAT, size) for name, size in sizes.items()],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / f"borrowed_{kind}.onnx")
+    fast = tencost.compile(folder / f"borrowed_{kind}.onnx")
+    memory = np.ones(64, np.float32)
+    begin = -(memory.ctypes.data // 4) % 16
+    x = memory[begin : begin + 16].reshape(4, 4)  # aligned: it is not copied
+    for _ in range(3):
+        outputs = fast(x if kind == "numpy" else torch.from_numpy(x))
+        for output, size in zip(outputs, sizes.values(), strict=True):
+            expected = np.ones(size) if math.prod(size) == 16 else np.arange(4).reshape(size)
+            np.testing.assert_array_equal(output, expected)
+        for output in outputs:
+            output[...] = 7
+        assert (x == 1).all()
 
 
 def test_several_threads_compile(folder: Path) -> None:
@@ -472,6 +552,8 @@ def test_a_library_that_was_cut_off(fast: CompiledNetwork, tmp_path: Path, share
         ({"inputs": [1]}, "name, shape and dtype"),
         ({"inputs": [{"name": "x", "shape": [1], "dtype": "flot"}]}, "data type 'flot'"),
         ({"cores": "many"}, "found something else"),
+        ({"cores": float("inf")}, "found something else"),
+        ({"buckets": {"sizes": 3}}, "found something else"),
         ({"target": {"kind": "llvm", "mcpu": 3}}, "cannot load"),
     ],
 )
@@ -575,6 +657,9 @@ def test_what_is_no_library_or_network(fast: CompiledNetwork, tmp_path: Path) ->
         ConfigError, match=r"expected a list of overrides, found 'network\.batch=1'"
     ):
         tencost.compile(tmp_path / "model.onnx", overrides="network.batch=1")
+    for overrides in (None, 5, [5]):
+        with pytest.raises(ConfigError, match=r"list of overrides, found .*\['network\.batch=8'\]"):
+            tencost.compile(tmp_path / "model.onnx", overrides=overrides)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"or an nn\.Module, found int"):
         tencost.compile(3)
     (tmp_path / "circle.onnx").symlink_to("circle.onnx")

@@ -234,3 +234,22 @@ def test_one_ctrl_c_waits_for_the_library_and_a_second_one_does_not(tmp_path: Pa
     assert signal.getsignal(signal.SIGINT) is before
     assert "model.so first; Ctrl-C again gives it up" in out.getvalue()
     assert not pressed(LibraryExport(None, Console(file=out)), 1)
+
+
+@pytest.mark.parametrize("to", [None, Path("model.so")])
+@pytest.mark.parametrize("raised", [None, RuntimeError])
+def test_a_ctrl_c_that_tvm_swallows_ends_the_run(
+    to: Path | None, raised: type[Exception] | None
+) -> None:
+    """TVM makes a RuntimeError of KeyboardInterrupt in a function that it calls, or goes on another way."""
+    keeper = LibraryExport(to, Console(file=io.StringIO()))
+
+    def swallowed() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        if raised is not None:
+            raise raised
+
+    with pytest.raises(KeyboardInterrupt), keeper.holding_interrupts():
+        swallowed()

@@ -7,11 +7,13 @@ lists those and shell completion offers them.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,7 +21,7 @@ from click.shell_completion import CompletionItem
 
 from tencost.cli import extras, grammar
 from tencost.cli.fields import FieldHelp, described_fields
-from tencost.config.parts import Parts
+from tencost.config.parts import NETWORK_FILES, Parts
 
 HYDRA_MARKS = ("~", "+")
 """What an override may begin with, beside the name of a group or field."""
@@ -122,6 +124,15 @@ def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[FieldHelp]]]:
     yield "Other fields", others
 
 
+def _of_network_file(word: str) -> list[str]:
+    """Return the overrides that a network's file, given alone (model.onnx), stands for; another word as it is."""
+    source = NETWORK_FILES.get(Path(word).suffix)
+    if source is None or "=" in word:
+        return [word]
+    path = str(Path(word).expanduser().absolute()).replace("'", r"\'")
+    return [f"network={source}", f"network.path='{path}'"]
+
+
 class StageCommand(grammar.Command):
     """A command that reads the configuration.
 
@@ -167,6 +178,9 @@ class StageCommand(grammar.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
+            if "network" in self.uses:
+                words = map(_of_network_file, ctx.params["overrides"])
+                ctx.params["overrides"] = tuple(itertools.chain.from_iterable(words))
             for word in ctx.params["overrides"]:
                 if "=" not in word and not word.startswith("~"):
                     self.refuse(ctx, word)

@@ -60,6 +60,7 @@ COMPILE = StageCommand(
     ),
     examples=(
         "tencost compile network=bert_tiny hardware=epyc-avx512-1c --to model.so",
+        "tencost compile model.onnx --to model.so",
         "tencost compile network=onnx network.path=model.onnx --database tuned",
     ),
 )

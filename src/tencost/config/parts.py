@@ -104,6 +104,8 @@ NETWORK_SOURCES = Parts(
     "network source", "tencost.networks.sources", "SOURCE", "tencost.network_sources"
 )
 """Where networks come from, each a :class:`tencost.networks.source.NetworkSource`."""
+NETWORK_FILES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
+"""Endings of networks' files -> the source that reads such a file."""
 
 LOG_FORMATS = Parts("log format", "tencost.records.formats", "FORMAT", "tencost.log_formats")
 """Log formats, each a :class:`tencost.records.reading.protocol.LogFormat`."""

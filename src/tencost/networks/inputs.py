@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from tencost.config import NetworkConfig, NetworkInput
 from tencost.errors import ConfigError
@@ -91,6 +93,11 @@ def open_dimension(config: NetworkConfig, declared: dict[str, DeclaredInput]) ->
                 else "Export it with that dimension dynamic"
             )
         )
+    if not others and config.batch != 1:
+        raise ConfigError(
+            f"network.buckets={config.buckets}: expected them alone, as the first dimension is all that {config.path} "
+            f"leaves open; found network.batch={config.batch}, too. Leave one of them out"
+        )
     return "size" if others else "batch"
 
 
@@ -107,7 +114,7 @@ def batch_notes(config: NetworkConfig, declared: dict[str, DeclaredInput]) -> li
         return []
     return [
         f"the first dimension of {', '.join(names)} is dynamic in {config.path}: it is built for 1. For another batch: "
-        "network.batch=8"
+        "network.batch=8; to compile several into one library: network.buckets=[1,8]"
     ]
 
 
@@ -169,7 +176,12 @@ def _shape(
             raise ConfigError(
                 f"network {config.name!r}: dimension {axis}{called} of input {name} is dynamic; expected a number for "
                 f"it, found none. Give the input's shape: {option}={_pattern(item.dims, sizes, config.batch)}, or "
-                "network.size=<number> for all such dimensions"
+                "network.size=<number> for all such dimensions; to compile several sizes: network.buckets=[16,64]"
+            )
+        if size < 0:
+            raise ConfigError(
+                f"network {config.name!r}: expected a size of dimension {axis} of input {name}, found {size} in its "
+                "file. Export it with a number, or with that dimension dynamic"
             )
         shape.append(size)
     return tuple(shape)
@@ -240,8 +252,14 @@ def draw_array(
     """Draw one array.
 
     Raises:
-        ConfigError: a type that cannot be drawn.
+        ConfigError: a type that cannot be drawn, or more numbers than this host has memory for.
     """
+    size, memory = 4 * math.prod(shape), psutil.virtual_memory().total
+    if size > memory:
+        raise ConfigError(
+            f"{where}: expected a shape that fits into the {memory / 1e9:.0f} GB of this host's memory, found "
+            f"{list(shape)}. Choose a smaller one"
+        )
     if dtype in _FLOATS:
         return rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False)
     if dtype in _INTEGERS:

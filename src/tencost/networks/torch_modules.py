@@ -10,16 +10,22 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tencost.errors import MeasureError
+from tencost.errors import ConfigError, MeasureError
 from tencost.networks.inputs import Array
 from tencost.networks.source import first_sentence, require_module
 from tencost.networks.torch_recurrent import converters, decompositions
 
 
 def tensors_of(inputs: dict[str, Array]) -> tuple[Any, ...]:
-    """Return arrays as torch tensors."""
+    """Return arrays as torch tensors; raises ConfigError for a type that NumPy has not."""
     import torch
 
+    for name, array in inputs.items():
+        if array.dtype.name == "bfloat16":
+            raise ConfigError(
+                f"input {name}: expected numbers that NumPy has, found bfloat16. Export the module with inputs of "
+                "float32: module.float()"
+            )
     return tuple(torch.from_numpy(array) for array in inputs.values())
 
 
@@ -130,7 +136,7 @@ def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[A
                 custom_convert_map=converters(),
             )
         except Exception as error:
-            raise MeasureError(f"network {name!r}: {_refusal(error)}") from error
+            raise MeasureError(f"network {name!r}: {_refusal(error, module, tensors)}") from error
     mod, params = detach_params(mod)
     return mod, list(params["main"])
 
@@ -148,8 +154,16 @@ def _without_stack_traces() -> Iterator[None]:
         config.do_not_emit_stack_traces = before
 
 
-def _refusal(error: Exception) -> str:
+def _refusal(error: Exception, module: Any, tensors: tuple[Any, ...]) -> str:
     lacking = re.match(r"Unsupported function types \[(.*)\]", str(error))
+    numbers = {
+        str(tensor.dtype) for tensor in (*module.parameters(), *module.buffers(), *tensors)
+    } & {"torch.float64", "torch.bfloat16"}
+    if lacking is None and numbers:
+        return (
+            f"expected numbers of float32, found {' and '.join(sorted(numbers))}, which TVM's PyTorch frontend mixes "
+            "with float32. Export the module as float32: module.float()"
+        )
     if lacking is None:
         reason = f"{type(error).__name__}: {first_sentence(error)}"
         return f"TVM's PyTorch frontend cannot import it: {reason}"

@@ -27,6 +27,7 @@ from tencost.networks.source import Imported, NetworkSource, source_file
 from tencost.tune.deploy import output_agreement
 
 Run = Callable[[Network], Sequence[Array]]
+Shape = Sequence[int]
 Axes = tuple[tuple[int, ...], ...]
 """Of each tensor, the axes along which its sizes differ: none, one, or two, as of a mask of all pairs of tokens."""
 
@@ -70,10 +71,30 @@ class Buckets:
         )
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Buckets:
-        """Return what a library's description has, its fields; raises KeyError or TypeError for something else."""
+    def read(
+        cls,
+        values: Mapping[str, Any],
+        inputs_shapes: Sequence[Shape],
+        outputs_shapes: Sequence[Shape],
+    ) -> Buckets:
+        """Return what the description of a library has, its fields, where its tensors have these shapes.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is something else, or does not fit the shapes.
+        """
         inputs, outputs = (tuple(map(tuple, values[name])) for name in ("inputs", "outputs"))
         sizes = tuple(values["sizes"])
+        of_inputs, _ = (
+            {
+                dict(enumerate(shape))[axis]
+                for shape, axes in zip(shapes, each, strict=True)
+                for axis in axes
+            }
+            for shapes, each in ((inputs_shapes, inputs), (outputs_shapes, outputs))
+        )
+        ascending = sizes == tuple(sorted({int(size) for size in sizes if size > 0}))
+        if not ascending or of_inputs != {max(sizes)}:
+            raise ValueError(f"buckets {sizes} along axes {inputs}")
         return cls(str(values["dimension"]), sizes, inputs, outputs, bool(values["padded"]))
 
     @property

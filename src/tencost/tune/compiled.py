@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ def run(
     parts, buckets = _parts(cfg, hardware, root, database, console)
     started = time.monotonic()
     notes: list[str] = []
-    with console.status("compiling"), native_messages_to(Path(os.devnull)), _not_swallowed():
+    with console.status("compiling"), native_messages_to(Path(os.devnull)), signals.not_swallowed():
         built = compiled(parts, target, notes.append)
     compile_s = time.monotonic() - started
     for message in notes:
@@ -144,7 +144,7 @@ def run(
             differences = [_difference(part, host, built, console) for part in parts]
             slower = [_leave_out_slower(part, hardware) for part in parts if part.tuned]
             if any(slower):
-                with _not_swallowed():
+                with signals.not_swallowed():
                     built = compiled(parts, target)
                 differences = [_difference(part, host, built, console) for part in parts]
             if buckets is not None:
@@ -308,12 +308,14 @@ def _open_programs(folder: Path, name: str, console: Console, *, is_required: bo
     """Open the database of a folder; None, with a line, where it need not be there and has no programs."""
     if is_required or has_programs(folder):
         return open_database(folder, "--database")
-    ended = " (a tuning run ended there before it had any)" if folder.is_dir() else ""
-    print_note(
-        console,
-        f"no programs of {name} in {folder.parent}{ended}: schedules by rule. Tune it first (tencost tune), or say "
-        "where there are some (--database)",
-    )
+    if folder.is_dir():
+        print_note(
+            console,
+            f"no programs of {name} in {folder.parent} (a tuning run ended there before it had any): schedules by "
+            "rule. Tune it first (tencost tune), or say where there are some (--database)",
+        )
+    else:
+        say(console, f"{name}: schedules by rule; `tencost tune` looks for faster ones")
     return None
 
 
@@ -354,29 +356,6 @@ def compiled(
             f"expected programs of {name!r} in {with_programs[0].folder} that TVM {tvm.__version__} compiles, found "
             f"{first_sentence(error)}. Without them it compiles: name another database, --database"
         ) from error
-
-
-@contextmanager
-def _not_swallowed() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block where Ctrl-C or SIGTERM came in it.
-
-    TVM makes a RuntimeError of one that is raised in a Python function that it calls, which looks like a refusal.
-    """
-    asked: list[bool] = []
-
-    def handle() -> None:
-        asked.append(True)
-        raise KeyboardInterrupt
-
-    with signals.handled(handle):
-        try:
-            yield
-        except Exception:
-            if asked:
-                raise KeyboardInterrupt from None
-            raise
-    if asked:
-        raise KeyboardInterrupt
 
 
 def _host(hardware: HardwareConfig, console: Console) -> Host | None:

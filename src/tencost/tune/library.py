@@ -6,7 +6,8 @@
     fast = tencost.load("model.so")
 
 A call returns PyTorch tensors where one of its arguments is one, else NumPy arrays: one, or a tuple where the network
-has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), outputs never are.
+has several outputs. Arguments that lie at an address divisible by 64 are not copied (DLPack), nor are outputs, but for
+those that are an input or a constant of the network, perhaps reshaped: to know them, the first call computes twice.
 Several threads may call one object: a Relax VM may not be shared, so each thread has its own over the same executable.
 A library of several sizes (``network.buckets``) runs the least that holds its inputs, and returns what is theirs. A
 forked process may call it, too. Libraries of earlier versions for several cores have TVM's pool of threads, which is
@@ -22,6 +23,7 @@ import shutil
 import tempfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,15 +38,18 @@ from tencost.config import HardwareConfig
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array
 from tencost.tune.buckets import Buckets, entry, front, pad_array
-from tencost.tune.library_export import cpp_runner, python_runner
+from tencost.tune.library_export import library_files
 from tencost.tune.reporting import native_messages_to
 from tencost.workers import threads
 from tencost.workers.hardware import check_runnable
-from tencost.writing import whole_file
 
 _ALIGNMENT = 64
 """Bytes. TVM's code loads vectors from addresses that it takes to be divisible by it."""
 _DESCRIBED = {"inputs", "outputs", "cores", "tvm"}
+_NO_SAMPLES = (
+    OSError, ValueError, KeyError, TypeError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What NumPy raises for a file that is not there, or no .npz any more."""
 _PROCESS = os.getpid()
 """The process that imported this module; another one was forked from it."""
 
@@ -116,6 +121,7 @@ class CompiledNetwork:
                 f"{tvm.__version__} cannot load ({str(error).partition(chr(10))[0]}). Compile it again"
             ) from error
         self._of_thread = threading.local()
+        self._borrowed: dict[str, list[bool]] = {}
 
     def __call__(self, /, *arrays: Any, **named: Any) -> Any:
         """Run the network once.
@@ -163,6 +169,8 @@ class CompiledNetwork:
     def save(self, to: str | Path) -> Path:
         """Write the library, with its description, samples and runners beside it; return its absolute path.
 
+        Where that fails, a library that was there stays.
+
         Raises:
             ConfigError: the name does not end in .so.
             TuneError: the files that were loaded are not there any more.
@@ -171,37 +179,31 @@ class CompiledNetwork:
         library = Path(to).expanduser().resolve()
         if library.suffix != ".so":
             raise ConfigError(f"expected the name of a library, which ends in .so; found {to}")
-        samples_path = self.path.with_suffix(".npz")
-        try:
-            is_same = _identity(self.path) == self._identity
-            with np.load(samples_path) as samples:
-                inputs = [samples[f"input_{number}"] for number in range(len(self.inputs))]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise TuneError(
-                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found "
-                f"{error}. Load it from where it is"
-            ) from error
-        if not is_same:
+        inputs = self.sample_inputs()
+        if _identity(self.path) != self._identity:
             raise TuneError(
                 f"expected {self.path} as it was loaded, found another library in its place. Load that: "
                 f"tencost.load({str(self.path)!r})"
             )
-        library.parent.mkdir(parents=True, exist_ok=True)
-        runners = {
-            ".py": python_runner(library.stem),
-            ".cc": cpp_runner(library.stem, inputs),
-        }
-        for suffix, text in runners.items():
-            with whole_file(library.with_suffix(suffix)) as partial:
-                partial.write_text(text, encoding="utf-8")
-        for suffix in (
-            ".json",
-            ".npz",
-            ".so",
-        ):  # the library last: where it is, the others are of it
-            with whole_file(library.with_suffix(suffix)) as partial:
-                shutil.copyfile(self.path.with_suffix(suffix), partial)
+        with library_files(library, inputs) as partial:
+            for suffix in (".json", ".npz", ".so"):
+                shutil.copyfile(self.path.with_suffix(suffix), partial[suffix])
         return library
+
+    def sample_inputs(self) -> list[Array]:
+        """Return the inputs that it was compared with, from its .npz; raises TuneError where that is not whole."""
+        try:
+            path = self.path.with_suffix(".npz")
+            # NumPy leaves a file open that is no archive.
+            with zipfile.ZipFile(path), np.load(path) as samples:
+                arrays = dict(samples)
+            self.path.stat()
+            return [arrays[f"input_{number}"] for number in range(len(self.inputs))]
+        except _NO_SAMPLES as error:
+            raise TuneError(
+                f"expected {self.path.name} and its samples as they were loaded from {self.path.parent}, found "
+                f"{error}. Load it from where it is"
+            ) from error
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{signature.name}: {signature}" for signature in self.inputs)
@@ -237,7 +239,24 @@ class CompiledNetwork:
                 pad_array(array, axes, bucket)
                 for array, axes in zip(arrays, self.buckets.inputs, strict=True)
             ]
-        return self._machine()[function](*map(runtime_tensor, arrays))
+        return self._own(function, list(map(runtime_tensor, arrays)))
+
+    def _own(self, function: str, arguments: Sequence[Any]) -> list[Any]:
+        """Call a function; copy the outputs that lie in the memory of an input or of the library's constants.
+
+        These are the ones that a second call gives in the same place though the first one's are still there.
+        """
+        import tvm
+
+        call = self._machine()[function]
+        results = list(call(*arguments))
+        if function not in self._borrowed:
+            pairs = zip(results, call(*arguments), strict=True)
+            self._borrowed[function] = [_address(one) == _address(other) for one, other in pairs]
+        borrowed = zip(results, self._borrowed[function], strict=True)
+        return [
+            tensor.copyto(tvm.cpu()) if is_not_ours else tensor for tensor, is_not_ours in borrowed
+        ]
 
     def _size(self, arrays: Sequence[Array]) -> int:
         """Return the size of the inputs along the axes that the buckets are of."""
@@ -303,6 +322,11 @@ def load(path: str | Path) -> CompiledNetwork:
         TuneError, HardwareError: see :class:`CompiledNetwork`.
     """
     return CompiledNetwork(absolute_path(path))
+
+
+def _address(tensor: Any) -> int:
+    """Return where a tensor of TVM lies."""
+    return int(np.from_dlpack(tensor).ctypes.data)
 
 
 @cache
@@ -400,8 +424,11 @@ def _signatures(
 ) -> tuple[tuple[TensorSignature, ...], tuple[TensorSignature, ...], Buckets | None, int]:
     """Return the inputs, the outputs, the buckets and the number of cores that a description says; raises TuneError."""
     try:
-        buckets = Buckets.read(description["buckets"]) if "buckets" in description else None
         tensors = [description[which] for which in ("inputs", "outputs")]
+        shapes = [[tensor["shape"] for tensor in each] for each in tensors]
+        buckets = (
+            Buckets.read(description["buckets"], *shapes) if "buckets" in description else None
+        )
         axes = (
             [((),) * len(each) for each in tensors]
             if buckets is None
@@ -415,7 +442,7 @@ def _signatures(
             for each, of_each in zip(tensors, axes, strict=True)
         )
         return inputs, outputs, buckets, int(description["cores"])
-    except (TypeError, ValueError, LookupError) as error:
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
         raise TuneError(
             f"{path.with_suffix('.json')}: expected name, shape and dtype of each input and output and a number of "
             f"cores, found something else ({error}). Copy it with the library, or compile again"

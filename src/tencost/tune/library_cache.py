@@ -11,21 +11,25 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tencost.config.parts import NETWORK_FILES
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.source import first_sentence
 from tencost.tune.library import CompiledNetwork, absolute_path, file_digest
 from tencost.workers.parallel.sources import code
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _compiling = threading.RLock()
-_SUFFIXES = {".onnx": "onnx", ".pt2": "torch_export", ".npz": "saved"}
 
 
 def compile(
@@ -49,17 +53,21 @@ def compile(
     Raises:
         TencostError: what `tencost compile` refuses.
     """
+    if isinstance(overrides, str) or not (
+        isinstance(overrides, Sequence) and all(isinstance(word, str) for word in overrides)
+    ):
+        raise ConfigError(
+            f"expected a list of overrides, found {overrides!r}. Write overrides=['network.batch=8']"
+        )
     if not isinstance(network, str | Path):
         with tempfile.TemporaryDirectory(prefix="tencost-compile-") as scratch:
             with _compiling:
                 path = _exported(network, inputs, Path(scratch))
             return compile(path, overrides=overrides, trusted=True)
-    if isinstance(overrides, str):
-        raise ConfigError(f"expected a list of overrides, found {overrides!r}: [{overrides!r}]")
     path = absolute_path(network)
-    source = _SUFFIXES.get(path.suffix)
+    source = NETWORK_FILES.get(path.suffix)
     if source is None:
-        raise ConfigError(f"expected a file that ends in {', '.join(_SUFFIXES)}, found {path}")
+        raise ConfigError(f"expected a file that ends in {', '.join(NETWORK_FILES)}, found {path}")
     trust = ["network.trusted=true"] if trusted and source == "torch_export" else []
     with _compiling:
         return _compiled([f"network={source}", "hardware=local", *trust, *overrides], path)
@@ -73,7 +81,6 @@ def _compiled(words: list[str], path: Path) -> CompiledNetwork:
 
     from tencost.config.composition import compose
     from tencost.tune import compiled
-    from tencost.tune.reporting import say
 
     # Not as a word: Hydra's grammar has no way to write every path.
     cfg, root = compose(words)
@@ -90,22 +97,43 @@ def _compiled(words: list[str], path: Path) -> CompiledNetwork:
             )  # another process may compile it
         except OSError as error:
             unwritable = error
-        if library.is_file():
-            try:
-                network = CompiledNetwork(library)
-            except TuneError as error:
-                say(console, f"{error}: compiling it again")
-            else:
-                say(console, f"{library}: compiled before")
-                return network
+        network = _cached(library, console)
+        if network is not None:
+            return network
         if unwritable is not None:
             raise ConfigError(
                 f"expected a cache that can be written to at {library.parent}, found {unwritable}. Name another "
                 "folder: XDG_CACHE_HOME=..."
             ) from unwritable
+        _clear(library.parent)
         is_project = (root / "conf" / "config.yaml").is_file()
         written = compiled.run(cfg, root, to=library, records=is_project)
         return CompiledNetwork(written.library)
+
+
+def _cached(library: Path, console: Console) -> CompiledNetwork | None:
+    """Return a library of the cache; None where it is not there, or with a line where its files are damaged."""
+    from tencost.tune.reporting import say
+
+    if not library.exists():
+        return None
+    try:
+        network = CompiledNetwork(library)
+        network.sample_inputs()
+    except TuneError as error:
+        say(console, f"{error}: compiling it again")
+        return None
+    say(console, f"{library}: compiled before")
+    return network
+
+
+def _clear(folder: Path) -> None:
+    """Remove what is left of a library in the cache, whatever it is, but for the lock that is held."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != ".lock":
+            path.unlink()
 
 
 def _key(words: Sequence[str], path: Path, workdir: Path) -> str:

@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
+import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -40,10 +43,12 @@ from tencost.tune.buckets import Buckets
 from tencost.tune.reporting import native_messages_to, say
 from tencost.workers.remote import linking
 from tencost.workers.threads import threads_of_library
-from tencost.writing import scratch_beside, whole_file
+from tencost.writing import scratch_beside, whole_files
 
 DLPACK_CODES = {"int": "kDLInt", "uint": "kDLUInt", "float": "kDLFloat", "bool": "kDLBool"}
 """NumPy's kinds of numbers in C++."""
+_CODE_BYTES = 1 << 18
+"""Room for the machine code of a function, most of which have a fifth of it."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,14 @@ class LibraryExport:
     def holding_interrupts(self) -> Iterator[None]:
         """Hold the first Ctrl-C back until the library is written; the second gives it up. Without one, hold nothing.
 
+        TVM makes a RuntimeError of what is raised in a function that it calls: see :func:`signals.not_swallowed`.
+
         Raises:
             KeyboardInterrupt: at the block's end for the first, at once for the second.
         """
         if self.to is None:
-            yield
+            with signals.not_swallowed():
+                yield
             return
         pressed: list[bool] = []
 
@@ -111,7 +119,12 @@ class LibraryExport:
             say(self._console, f"writing {self.to} first; {signals.name()} again gives it up")
 
         with signals.handled(handle):
-            yield
+            try:
+                yield
+            except Exception:
+                if self.given_up:
+                    raise KeyboardInterrupt from None
+                raise
         if pressed:
             raise KeyboardInterrupt
 
@@ -183,9 +196,11 @@ def write_library(
         with native_messages_to(Path(os.devnull)):
             _write(library, network, hardware, built, origin, buckets)
     except (OSError, RuntimeError) as error:  # TVM's linker raises the latter
+        said = str(error).removeprefix("Compilation error:")
+        reason = first_sentence(TuneError(said))
         raise TuneError(
-            f"expected to write {library} and its runners, found {first_sentence(error)}. What was there is kept; mend "
-            "that, or write elsewhere: --to"
+            f"expected to write {library} and its runners, found {reason}. What was there is kept; mend that, or write "
+            "elsewhere: --to"
         ) from error
 
 
@@ -218,24 +233,49 @@ def _write(
         about["buckets"] = asdict(buckets)
     samples = {f"input_{number}": array for number, array in enumerate(inputs)}
     samples |= {f"expected_{number}": array for number, array in enumerate(network.expected)}
-    # Nested, so that an earlier library goes only once all that takes its place is there.
-    with (
-        whole_file(library) as partial,
-        whole_file(library.with_suffix(".json")) as description,
-        whole_file(library.with_suffix(".npz")) as arrays,
-        whole_file(library.with_suffix(".py")) as python,
-        whole_file(library.with_suffix(".cc")) as cpp,
-    ):
-        with arrays.open("wb") as file:
+    _check_room(built)
+    with library_files(library, inputs) as partial:
+        with partial[".npz"].open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **samples)
-        python.write_text(python_runner(library.stem), encoding="utf-8")
-        cpp.write_text(cpp_runner(library.stem, inputs), encoding="utf-8")
-        whole = partial.with_name(f"{partial.name}.so")  # what TVM's linker takes for a library
-        built.export_library(str(whole), **linking(_cc(hardware), hardware.cores))
-        with whole.open("rb") as file:
+        built.export_library(str(partial[".so"]), **linking(_cc(hardware), hardware.cores))
+        with partial[".so"].open("rb") as file:
             about["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-        description.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        whole.rename(partial)
+        partial[".json"].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def _check_room(built: Any) -> None:
+    """Refuse a temporary folder that may not hold the object files: LLVM ends the process where it cannot write."""
+    weights, _, functions = built.stats().partition("Globals")
+    shapes = re.findall(r"(?<!shapetuple)\[([\d, ]+)\]", weights)
+    size = 4 * sum(math.prod(map(int, shape.split(", "))) for shape in shapes)
+    size += _CODE_BYTES * (1 + functions.count(","))
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        raise TuneError(
+            f"expected room for {size / 1e6:.1f} MB of the library's parts in {tempfile.gettempdir()}, found {error}. "
+            "Make room there, or name another folder: TMPDIR=..."
+        ) from error
+
+
+@contextmanager
+def library_files(library: Path, inputs: Sequence[Array]) -> Iterator[dict[str, Path]]:
+    """Yield, by suffix, paths to write a library, its .json and .npz to; its runners are written, too.
+
+    All is written beside what is there, which stays where the block raises. At the end the older library goes, then the
+    files take their places, the library last: where it is, the others are of it.
+
+    Args:
+        library: the .so.
+        inputs: arrays whose shapes and types its inputs have.
+    """
+    suffixes = (".so", ".json", ".npz", ".py", ".cc")
+    with whole_files(*map(library.with_suffix, suffixes)) as paths:
+        partial = dict(zip(suffixes, paths, strict=True))
+        partial[".py"].write_text(python_runner(library.stem), encoding="utf-8")
+        partial[".cc"].write_text(cpp_runner(library.stem, inputs), encoding="utf-8")
+        yield partial
         library.unlink(missing_ok=True)
 
 

@@ -98,7 +98,8 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     export = LibraryExport(to, console)
     with open_folder(path, name, hardware.name, hardware.target) as folder:
         try:
-            inputs = read_inputs(cfg, root, folder, console)
+            with signals.not_swallowed():
+                inputs = read_inputs(cfg, root, folder, console)
         except KeyboardInterrupt:
             export.say_why_not(f"{signals.name()} came before the network and its model were read")
             raise
@@ -373,14 +374,18 @@ def _verified(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict
     ):
         database = _worth_it(inputs, tuned.outcome.database)
         try:
-            database = faster_in_network(network, hardware, inputs.every, database)
+            with signals.not_swallowed():
+                database = faster_in_network(network, hardware, inputs.every, database)
             verified = _export(inputs, database, export, host, values)
             if session.trials > 0 and session.has_baseline:
                 built = {"tuned": verified.built, "default": inputs.untuned}
-                if compared is not None:
-                    built["compared"] = compile_network(inputs.compared_network, target, compared)
-                if target.get("kind") == "llvm":
-                    built["rules"] = compile_network(network, target, None, by_rule=True)
+                with signals.not_swallowed():
+                    if compared is not None:
+                        built["compared"] = compile_network(
+                            inputs.compared_network, target, compared
+                        )
+                    if target.get("kind") == "llvm":
+                        built["rules"] = compile_network(network, target, None, by_rule=True)
                 values |= time_network(
                     network, hardware, built, database, session, lambda: _onnx_runtime(inputs), host
                 )

@@ -54,6 +54,8 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
     declared = _declared(config, model.graph)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
     outputs = [output.name for output in model.graph.output]
+    if not outputs:
+        raise MeasureError(f"network {config.name!r}: expected a graph with outputs, found none")
     _check_tensors(config, "outputs", model.graph.output)
     mod, params = to_relax(config, model, inputs)
     expected, computed_by = _run(config, path, inputs)
