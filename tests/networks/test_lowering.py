@@ -65,6 +65,27 @@ def test_a_comparison_with_itself_asks_what_is_no_number(
     np.testing.assert_array_equal(found.numpy(), getattr(np, operator)(values, values))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8", "uint32"])
+@pytest.mark.parametrize("operator", ["divide", "floor_divide", "floor_mod", "mod"])
+def test_integers_are_divided_by_zero_as_in_numpy(
+    operator: str, dtype: str, target: dict[str, Any]
+) -> None:
+    """A CPU ends the process, as it does where the least number is divided by -1."""
+    import tvm
+    from tvm import relax
+
+    least, opposite = np.iinfo(dtype).min, np.array(-1).astype(dtype)
+    a = np.array([7, least, 0, 9], dtype)
+    b = np.array([0, opposite, 0, 2], dtype)
+    built = tvm.compile(compilable(module(operator, dtype)), tvm.target.Target(target))
+    found = relax.VirtualMachine(built, tvm.cpu())["main"](*map(tvm.runtime.tensor, (a, b)))
+    whole = {"divide": np.floor_divide, "floor_mod": np.mod, "mod": np.fmod}
+    with np.errstate(divide="ignore", over="ignore"):
+        expected = whole.get(operator, np.floor_divide)(a, b)
+    assert found.numpy().dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
 @pytest.mark.parametrize("operator", COMPARISONS + ARITHMETIC)
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_other_functions_stay_what_they_are(operator: str, dtype: str) -> None:

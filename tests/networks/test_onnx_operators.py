@@ -287,6 +287,78 @@ def test_whole_powers_are_exact(tmp_path: Path, target: dict[str, Any]) -> None:
     np.testing.assert_array_equal(cubes, exponents**3)
 
 
+def computed_for(network: Network, target: dict[str, Any], **arrays: Any) -> list[Any]:
+    """Return what a compiled network and what ONNX Runtime computes for these inputs."""
+    network.inputs.update(arrays)
+    assert network.again is not None
+    executable = compile_network(network, target, None, by_rule=True)
+    return [Deployed(executable, network).outputs(), network.again(network.inputs)]
+
+
+@pytest.mark.parametrize("exponents", ["input", "constant"])
+@pytest.mark.parametrize(
+    ("base", "power"), [(np.int32, np.int32), (np.int64, np.int64), (np.int64, np.float32)]
+)
+def test_whole_powers_below_zero(
+    base: Any, power: Any, exponents: str, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    """0 to such a power is an infinity, which ONNX Runtime casts to the least integer."""
+    bases, powers = (
+        np.ascontiguousarray(grid)
+        for grid in np.meshgrid(
+            np.array([0, 1, -1, 2, -3], base), np.array([-3, -2, -1, 0, 3], power)
+        )
+    )
+    inputs = {"x": (base, [5, 5])} | ({"p": (power, [5, 5])} if exponents == "input" else {})
+    constants = {} if exponents == "input" else {"p": powers}
+    network = imported(tmp_path, [node("Pow", ["x", "p"], ["y"])], inputs, {"y": base}, constants)
+    arrays = {"x": bases} | ({"p": powers} if exponents == "input" else {})
+    (found,), (expected,) = computed_for(network, target, **arrays)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("values", [np.zeros(20), -np.zeros(20), np.arange(20) - 7, np.arange(20)])
+def test_zeros_are_quantized_dynamically(
+    values: Any, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    nodes = [node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])]
+    outputs = {"y": np.uint8, "scale": np.float32, "zero": np.uint8}
+    network = imported(tmp_path, nodes, {"x": (np.float32, [20])}, outputs, {})
+    results, wanted = computed_for(network, target, x=values.astype(np.float32))
+    for found, expected in zip(results, wanted, strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("opset", "axes", "keepdims"),
+    [(18, [1], 0), (18, [-1], 1), (18, None, 1), (13, [0, 1], 0), (13, [1], 0), (13, None, 0)],
+)
+def test_a_logarithm_of_a_sum_with_infinities(
+    opset: int, axes: Any, keepdims: int, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    inf = np.inf
+    rows = [
+        [inf, 1, 2],
+        [-inf] * 3,
+        [-inf, 1, 2],
+        [inf, -inf, 0],
+        [inf, inf, 1],
+        [1e3, 1e3, -1e3],
+        [1, 2, 3],
+    ]
+    by_input = axes is not None and opset >= 18
+    attributes = {"axes": axes} if axes is not None and not by_input else {}
+    names = ["x", "axes"] if by_input else ["x"]
+    reduce = node("ReduceLogSumExp", names, ["y"], keepdims=keepdims, **attributes)
+    constants = {"axes": np.array(axes, np.int64)} if by_input else {}
+    sizes = {"x": (np.float32, [7, 3])}
+    network = imported(tmp_path, [reduce], sizes, {"y": np.float32}, constants, opset=opset)
+    for x in (np.array(rows, np.float32), np.full((7, 3), -inf, np.float32)):
+        (found,), (expected,) = computed_for(network, target, x=x)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_determinants_of_few_rows(tmp_path: Path, target: dict[str, Any]) -> None:
     for size in (1, 4, 5):
         inputs = {"x": (np.float32, [2, size, size])}

@@ -120,6 +120,27 @@ def test_tensors_of_torch_come_back_as_such(fast: CompiledNetwork, folder: Path)
     torch.testing.assert_close(outputs[0].numpy(), reference(folder / "net.onnx", values)[0])
 
 
+def test_ids_outside_a_table_end_the_call_and_no_other(folder: Path) -> None:
+    table = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "ids"], ["y"])],
+        "ids",
+        [tensor("ids", TensorProto.INT64, (2, 3))],
+        [tensor("y", TensorProto.FLOAT, (2, 3, 4))],
+        [numpy_helper.from_array(table, "table")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "ids.onnx")
+    built = tencost.compile(folder / "ids.onnx")
+    ids = np.array([[0, 5, -1], [-6, 2, 1]])
+    for library in (built, tencost.load(built.save(folder / "saved_ids.so"))):
+        for outside in (6, -7, 2**40):
+            with pytest.raises(IndexError, match=r"^input ids of take: expected ids from -6 to 5"):
+                library(np.where(ids == 2, outside, ids))
+            np.testing.assert_array_equal(library(ids), table[ids])
+
+
 @pytest.mark.parametrize("kind", ["aligned", "unaligned", "strided", "read-only"])
 def test_memory_of_any_kind(kind: str, fast: CompiledNetwork, folder: Path) -> None:
     values = arguments(2)

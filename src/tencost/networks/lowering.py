@@ -52,6 +52,7 @@ def _repaired(mod: Any) -> Any:
     repairs = {"relax.cumsum": _counted} | dict.fromkeys(pools, _clipped)
     repairs |= dict.fromkeys(("relax.argmax", "relax.argmin"), _a_place)
     repairs |= dict.fromkeys(("relax.equal", "relax.not_equal"), _no_number)
+    repairs |= dict.fromkeys(_QUOTIENTS, _divisible)
 
     @mutator
     class Repair(PyExprMutator):
@@ -121,6 +122,36 @@ def _extreme(builder: Any, call: Any) -> Any:
 
     primfunc = "max" if largest else "min"
     return builder.call_te(reduced, data, primfunc_name_hint=primfunc)
+
+
+_QUOTIENTS = ("relax.divide", "relax.floor_divide", "relax.floor_mod", "relax.mod")
+
+
+def _divisible(call: Any) -> Any:
+    """Have integers divided by 0 be 0, as in NumPy, and the least by -1 itself: CPUs end the process at either.
+
+    ONNX Runtime raises an error for the first, and is ended by the second. Constant divisors stay as they are.
+    """
+    from tvm import ir, relax
+
+    op, kind = relax.op, str(call.ty.dtype)
+    number, divisor = call.args
+    if (
+        "int" not in kind
+        or isinstance(divisor, ir.GenericConst)
+        or not hasattr(divisor.ty, "shape")
+    ):
+        return call
+    is_zero = op.equal(divisor, relax.const(0, kind))
+    is_opposite = None if kind.startswith("u") else op.equal(divisor, relax.const(-1, kind))
+    fatal = is_zero if is_opposite is None else op.logical_or(is_zero, is_opposite)
+    safe = op.where(fatal, relax.const(1, kind), divisor)
+    quotient = relax.Call(call.op, [number, safe], call.attrs)
+    if call.op.name in ("relax.floor_mod", "relax.mod"):
+        return quotient  # what 1 leaves is 0, too
+    if is_opposite is not None:
+        quotient = op.where(is_opposite, op.negative(number), quotient)
+    return op.where(is_zero, relax.const(0, kind), quotient)
 
 
 def _no_number(call: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.errors import ConfigError, MeasureError
+from tencost.networks.checked_ids import with_checked_ids
 from tencost.networks.inputs import Array as Array
 from tencost.networks.lowering import compilable, fuse, tolerance_of
 from tencost.networks.recurrent import recurrent_layers
@@ -196,7 +197,8 @@ def load_network(
         config: the network.
         root: the project's root.
         target: of the hardware that it is for, at whose kind and cores network.graph=auto looks.
-        is_deployed: it is compiled for use, and its convolutions may be Winograd's; else its operators are measured.
+        is_deployed: it is compiled for use: its convolutions may be Winograd's, its ids are checked; else its operators
+            are measured.
 
     Raises:
         ConfigError: the definition, its file or its inputs are wrong.
@@ -244,8 +246,7 @@ def lowered(
         if imported.fused:
             mod, params = compilable(imported.mod), imported.params
         else:
-            less = is_deployed and config.winograd
-            mod, params, refused = _written(imported, config.graph, target, less)
+            mod, params, refused = _written(imported, config, target, is_deployed)
             notes += refused
     except Exception as error:
         raise MeasureError(
@@ -267,9 +268,10 @@ def lowered(
 
 
 def _written(
-    imported: Imported, choice: GraphChoice, target: Mapping[str, Any], winograd: bool
+    imported: Imported, config: NetworkConfig, target: Mapping[str, Any], is_deployed: bool
 ) -> tuple[Any, list[Any], tuple[str, ...]]:
     """Return module and weights, written in the first way that TVM lowers, and why it does not lower those before."""
+    choice = config.graph
     kind, cores = str(target["kind"]), int(target.get("num-cores", 1))
     *others, last = candidates(imported.mod, choice, kind)
     notes: list[str] = []
@@ -278,9 +280,11 @@ def _written(
             mod, params = written_as(imported.mod, imported.params, written)
             if choice is GraphChoice.auto and kind == "llvm":
                 mod = sample_by_sample(mod, len(imported.inputs), cores)
-            if winograd and written is GraphChoice.channels_last:
+            if is_deployed and config.winograd and written is GraphChoice.channels_last:
                 mod = with_winograd(mod, params, target)
                 mod, params = with_weights_computed(mod, params)
+            if is_deployed and kind == "llvm":
+                mod = with_checked_ids(mod)
             return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:
             if written is last:

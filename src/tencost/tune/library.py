@@ -133,6 +133,7 @@ class CompiledNetwork:
         Raises:
             TypeError: an input is missing, unknown, of another type of numbers, or a PyTorch tensor that is not dense.
             ValueError: an input of another shape, or of a size that the library cannot run.
+            IndexError: an id lies outside the table that it is looked up in.
         """
         arguments = dict(zip((signature.name for signature in self.inputs), arrays, strict=False))
         unknown = sorted(named.keys() - {signature.name for signature in self.inputs})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
@@ -38,7 +39,23 @@ def _pow(node: Node) -> None:
         return
     through = dtype if dtype.kind == "f" else np.float64
     power = node.write("Pow", *(node.cast(name, through) for name in node.proto.input))
-    node.cast(node.write("Round", power) if whole else power, dtype, node.proto.output)
+    power = node.cast(node.write("Round", power) if whole else power, dtype)
+    _finish_power(node, power, dtype)
+
+
+def _finish_power(node: Node, power: str, dtype: np.dtype[Any]) -> None:
+    """Have 0 to a power below 0, an infinity, be the least integer, as ONNX Runtime casts it."""
+    powers = node.constant(1)
+    if dtype.kind != "i" or (powers is not None and (powers >= 0).all()):
+        node.finish("Identity", power)
+        return
+    zeros = (node.write_constant(0, node.dtype(index)) for index in (0, 1))
+    is_zero, is_below = (
+        node.write(op_type, name, zero)
+        for op_type, name, zero in zip(("Equal", "Less"), node.proto.input, zeros, strict=True)
+    )
+    least = node.write_constant(np.iinfo(dtype).min, dtype)
+    node.finish("Where", node.write("And", is_zero, is_below), least, power)
 
 
 def _whole_power(node: Node, dtype: np.dtype[Any]) -> None:
@@ -69,7 +86,8 @@ def _whole_power(node: Node, dtype: np.dtype[Any]) -> None:
             "And", node.write("Less", exponent, zero), node.write("Not", is_unit)
         )
         power = node.write("Where", is_fraction, zero, power)
-    node.reshape(power, np.broadcast_shapes(node.shape(0), node.shape(1)), node.proto.output)
+    power = node.reshape(power, np.broadcast_shapes(node.shape(0), node.shape(1)))
+    _finish_power(node, power, dtype)
 
 
 def _prelu(node: Node) -> None:
@@ -144,6 +162,35 @@ def _reduce_bool(node: Node) -> None:
         node.cast(reduced, np.bool_, node.proto.output)
 
 
+def _log_sum_exp(node: Node) -> None:
+    """The frontend takes the largest number off before it sums: of an infinity, what is left is not a number."""
+    axes = node.attribute("axes") if node.opset < 18 else node.constant(1)
+    is_computed = axes is None and node.has_input(1)
+    is_none = not np.size(axes if axes is not None else ()) and node.attribute(
+        "noop_with_empty_axes", 0
+    )
+    if is_computed or is_none or not node.has_type(0) or node.dtype(0).kind != "f":
+        return
+
+    def reduced(op_type: str, data: str, keepdims: int = 1, outputs: Sequence[str] = ()) -> str:
+        if axes is None or not np.size(axes):
+            return node.write(op_type, data, outputs=outputs, keepdims=keepdims)
+        places = [int(axis) for axis in axes]
+        return node.reduce(op_type, data, places, keepdims=keepdims, outputs=outputs)
+
+    limits = np.finfo(node.dtype(0))
+    low, high = (node.write_constant(limit, node.dtype(0)) for limit in (limits.min, limits.max))
+    data = node.proto.input[0]
+    largest = node.write("Min", node.write("Max", reduced("ReduceMax", data), low), high)
+    parts = node.write("Exp", node.write("Sub", data, largest))
+    total = node.write("Add", node.write("Log", reduced("ReduceSum", parts)), largest)
+    if node.attribute("keepdims", 1):
+        node.finish("Identity", total)
+    else:
+        # Of axes of one number each.
+        reduced("ReduceMax", total, 0, node.proto.output)
+
+
 def _determinant(node: Node) -> None:
     """Sum the products of all permutations, as Leibniz has it: of few rows, without the divisions of an elimination."""
     shape = node.shape(0)
@@ -174,7 +221,7 @@ def _running_product(node: Node) -> None:
 
 WRITERS = {
     "BitShift": _bit_shift, "CumProd": _running_product, "Det": _determinant, "Elu": _elu,
-    "IsInf": _is_inf, "Mod": _mod, "PRelu": _prelu, "Pow": _pow,
+    "IsInf": _is_inf, "Mod": _mod, "PRelu": _prelu, "Pow": _pow, "ReduceLogSumExp": _log_sum_exp,
 } | dict.fromkeys(("ReduceMax", "ReduceMin"), _reduce_bool) | dict.fromkeys(
     ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Sub", "Xor"), _broadcast
 )  # fmt: skip

@@ -102,7 +102,7 @@ def evaluate(node: Node, least: int = 1) -> bool:
 WRITERS = dict.fromkeys(
     (
         "Attention",  # the frontend knows com.microsoft's, whose inputs are others
-        "CausalConvWithState", "Celu", "CenterCropPad", "DynamicQuantizeLinear",
+        "CausalConvWithState", "Celu", "CenterCropPad",
         "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SpaceToDepth", "SwiGLU",
         "Swish",
     ),

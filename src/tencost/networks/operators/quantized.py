@@ -43,6 +43,21 @@ def _quantize_linear(node: Node) -> None:
         raise Refused(f"QuantizeLinear to {kind}")
 
 
+def _dynamic_quantize_linear(node: Node) -> None:
+    """As ONNX defines it, but for nothing but zeros: those keep a scale of 1, as in ONNX Runtime, and stay zeros."""
+    data, (quantized, scale, zero_point) = node.proto.input[0], node.proto.output
+    zero, one, most = (node.write_constant(number, np.float32) for number in (0, 1, 255))
+    low = node.write("Min", node.write("ReduceMin", data, keepdims=0), zero)
+    high = node.write("Max", node.write("ReduceMax", data, keepdims=0), zero)
+    span = node.write("Sub", high, low)
+    divided = node.write("Div", span, most)
+    node.write("Where", node.write("Equal", span, zero), one, divided, outputs=[scale])
+    start = node.write("Sub", zero, node.write("Div", low, scale))
+    clipped = node.write("Round", node.write("Clip", start, zero, most))
+    node.cast(clipped, np.uint8, [zero_point])
+    node.write("QuantizeLinear", data, scale, zero_point, outputs=[quantized])
+
+
 def _qlinear_conv(node: Node) -> None:
     product = _integer_product(node, "Conv", (0, 2), (3, 5), bias=8)
     rank = len(node.shape(3)) - 2
@@ -218,7 +233,8 @@ def _standard(node: Node) -> None:
 
 
 WRITERS = {
-    "ConvInteger": _conv_integer, "DequantizeLinear": _dequantize_linear, "MatMulInteger": _matmul_integer,
+    "ConvInteger": _conv_integer, "DequantizeLinear": _dequantize_linear,
+    "DynamicQuantizeLinear": _dynamic_quantize_linear, "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv, "QLinearMatMul": _qlinear_matmul, "QuantizeLinear": _quantize_linear,
 }  # fmt: skip
 MICROSOFT_WRITERS = {
