@@ -174,3 +174,34 @@ def test_other_windows_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(lowering, "_repaired", lambda mod: mod)
     for mod, one in zip(mods, found, strict=True):
         assert tvm_ffi.structural_equal(one, fuse(mod))
+
+
+@pytest.mark.parametrize("squashed", [torch.tanh, torch.sigmoid, torch.relu])
+def test_values_that_are_read_twice_again_and_again_are_stored_in_between(
+    squashed: Any, target: dict[str, Any]
+) -> None:
+    """Twelve doublings in one function took LLVM minutes, twenty more than a day."""
+
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(12):
+            x = 0.3 * (x + squashed(x))
+        return x
+
+    from tvm import relax
+
+    x = torch.linspace(-1, 1, 48).reshape(3, 16)
+    mod = imported(chain, x)
+    functions = [name for name, one in mod.functions.items() if not isinstance(one, relax.Function)]
+    assert len(functions) > 1
+    np.testing.assert_allclose(computed(mod, x, target), chain(x).numpy(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "mish", "silu", "hardswish", "softplus"])
+def test_an_activation_and_what_follows_it_are_one_function(activation: str) -> None:
+    from tvm import relax
+
+    def activated(x: torch.Tensor) -> torch.Tensor:
+        return getattr(torch.nn.functional, activation)(x + 1) * 2 + x
+
+    mod = imported(activated, torch.ones(3, 16))
+    assert len([one for one in mod.functions.values() if not isinstance(one, relax.Function)]) == 1

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tencost.networks.chains import cut_chains
+
+_FUSION = ("FoldConstant", "FuseOps", "FuseTIR")
+
 
 def fuse(mod: Any) -> Any:
     """Lower and fuse as TVM's own `static_shape_tuning` pipeline does before it tunes, what it gets wrong set right."""
@@ -13,7 +17,11 @@ def fuse(mod: Any) -> Any:
     mod = _repaired(mod)
     mod = relax.transform.DecomposeOpsForInference()(mod)
     mod = relax.transform.CanonicalizeBindings()(mod)  # else a tuple keeps ReLU out of the fusion
-    return relax.get_pipeline("zero")(mod)
+    mod = relax.transform.LegalizeOps()(mod)
+    mod = cut_chains(relax.transform.AnnotateTIROpPattern()(mod))
+    for name in _FUSION:
+        mod = getattr(relax.transform, name)()(mod)
+    return mod
 
 
 _ROUNDING = {"float16": 2.0**-7, "bfloat16": 2.0**-4, "int8": 2.0**-5, "uint8": 2.0**-5}
