@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import platform
 import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -101,7 +101,8 @@ def test_the_version_is_that_of_the_code_that_runs(monkeypatch: pytest.MonkeyPat
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr(provenance, "version", missing)
-    assert installed_versions() == {"python": platform.python_version(), "tencost": __version__}
+    python = "{}.{}".format(*sys.version_info)
+    assert installed_versions() == {"python": python, "tencost": __version__}
 
 
 def test_versions() -> None:
