@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from sample_networks import ConvNet, block, conv_net, save_pt2
@@ -229,3 +230,49 @@ def test_a_file_that_nobody_trusts_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(UntrustedError, match=r"network\.trusted=true"):
         load_network(config("evil.pt2", trusted=False), tmp_path)
     assert not (tmp_path / "touched").exists()
+
+
+def _whole(function: Any, *, high: int = 12) -> Any:
+    class Computing(torch.nn.Module):
+        def forward(self, n: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(function(n))
+
+    return Computing().eval(), (torch.arange(high),)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda n: n < 2.5,
+        lambda n: n == 2.5,
+        lambda n: (n * 0.5).long(),
+        lambda n: (n * 1.5).floor().long() + 0 * n,
+        lambda n: torch.where(n < 2.5, n, 0.5),
+        lambda n: n / 3,
+        lambda n: n.to(torch.uint8) / 255,
+        lambda n: n // 3,
+        lambda n: torch.div(n - 6, 4, rounding_mode="trunc"),
+        lambda n: torch.div(n * 0.7, 0.3, rounding_mode="floor"),
+        lambda n: n.int().cumsum(0),
+        lambda n: torch.exp(n * -1),
+        lambda n: n.clamp(max=2.7),
+        lambda n: 1.5 - n,
+        lambda n: n + n.int() * True,
+        lambda n: n.float().reshape(1, 3, 4)[:, -1],
+        lambda n: n.reshape(3, 4)[..., -2],
+        lambda n: n.reshape(3, 4)[:, [-1, 0]],
+        lambda n: n.reshape(6, 2) + torch.tensor([1.0, 2.0]),
+    ],
+)
+def test_types_are_promoted_and_counted_from_the_end_as_in_pytorch(
+    function: Any, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    module, example = _whole(function)
+    torch.export.save(torch.export.export(module, example), tmp_path / "whole.pt2")
+    network = load_network(config("whole.pt2"), tmp_path, target=target, is_deployed=True)
+    (n,) = network.inputs.values()
+    assert n.max() == 11, "as in the example input"
+    (found,) = Deployed(compile_network(network, target, None), network).outputs()
+    wanted = module(torch.from_numpy(n)).numpy()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)

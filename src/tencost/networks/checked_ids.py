@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+
 from tencost.networks.bindings import bindings_of, call_if
 from tencost.networks.sample_rules import count_of, static_shape
 
@@ -54,13 +56,19 @@ _MOVES = (
 )
 
 
-def with_checked_ids(mod: Any) -> Any:
-    """Return a network, its operators not lowered yet, that ends a call with an IndexError for ids outside a table."""
-    from tvm import relax
+def with_checked_ids(mod: Any, inputs: Sequence[str]) -> Any:
+    """Return a network, its operators not lowered yet, that ends a call with an IndexError for ids outside a table.
+
+    Args:
+        mod: Relax module; ``main`` takes the inputs, then the weights.
+        inputs: what a caller calls the inputs, for the errors.
+    """
+    from tvm import ir, relax
     from tvm.relax.expr_functor import PyExprMutator, mutator
 
     main = mod["main"]
     bindings = bindings_of(main)
+    called = dict(zip(main.params, inputs, strict=False))
 
     @mutator
     class Check(PyExprMutator):
@@ -81,13 +89,15 @@ def with_checked_ids(mod: Any) -> Any:
             return relax.Call(call.op, [data, checked, *others], call.attrs, call.ty_args)
 
         def _checked(self, ids: Any, sizes: list[int], name: str) -> Any:
+            if isinstance(ids, ir.GenericConst) and sizes:
+                return _counted(ids, sizes)
             given = _as_given(ids, bindings, is_flat=len(sizes) == 1)
             shape = static_shape(given)
             is_checked = isinstance(given, relax.Var) and "int" in str(given.ty.dtype)
             if not is_checked or not sizes or given.ty.ndim != len(shape):
                 return self.visit_expr(ids)
             kinds = str(given.ty.dtype), "int32" if str(given.ty.dtype) == "int32" else "int64"
-            owner = f"{_owner(given, bindings, main)} of {name.rpartition('.')[2]}"
+            owner = f"{_owner(given, bindings, called)} of {name.rpartition('.')[2]}"
             function = _function(shape, kinds, sizes, f"{owner}: {_expected(sizes)}")
             variable = self.builder_.add_func(function, "checked_ids")
             kind = relax.TensorType(shape, kinds[1])
@@ -99,6 +109,15 @@ def with_checked_ids(mod: Any) -> Any:
     checking = Check(mod)
     checking.builder_.update_func(mod.get_global_var("main"), checking.visit_expr(main))
     return relax.transform.DeadCodeElimination(["main"])(checking.builder_.get())
+
+
+def _counted(ids: Any, sizes: Sequence[int]) -> Any:
+    """Return constant ids, those below 0 counted from the table's end."""
+    from tvm import relax
+
+    values = ids.value.numpy()
+    ends = np.array(sizes if len(sizes) > 1 else sizes[0], values.dtype)
+    return relax.const(np.where(values < 0, values + ends, values))
 
 
 def _as_given(ids: Any, bindings: Mapping[Any, Any], *, is_flat: bool) -> Any:
@@ -131,11 +150,10 @@ def _before(value: Any, bindings: Mapping[Any, Any], names: Sequence[str]) -> An
     return value
 
 
-def _owner(ids: Any, bindings: Mapping[Any, Any], main: Any) -> str:
+def _owner(ids: Any, bindings: Mapping[Any, Any], called: Mapping[Any, str]) -> str:
     """Return how an error calls ids: by the input that they are part of, if they are."""
     ids = _before(ids, bindings, _MOVES)
-    is_input = any(ids.same_as(parameter) for parameter in main.params)
-    return f"input {ids.name}" if is_input else "computed ids"
+    return f"input {called[ids]}" if ids in called else "computed ids"
 
 
 def _expected(sizes: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from tencost.config import NetworkConfig, NetworkInput
+from tencost.config import NetworkConfig
 from tencost.errors import ConfigError
 
 Array = npt.NDArray[Any]
@@ -28,10 +28,12 @@ class DeclaredInput:
         dims: its dimensions: a number where the file fixes one, the dimension's name where it is dynamic, "" for one
             without a name; None if the file does not say how many there are.
         dtype: NumPy name of its type.
+        high: whole numbers that nothing else is said about are drawn from [0, high).
     """
 
     dims: tuple[int | str, ...] | None
     dtype: str
+    high: int = 2
 
 
 def option_name(name: str) -> str:
@@ -232,7 +234,7 @@ def draw_inputs(
         ):
             arrays[name] = _mask(shapes[name], item.dtype)
         else:
-            high = (settings or NetworkInput(shape=[])).high
+            high = settings.high if settings else item.high
             arrays[name] = draw_array(rng, shapes[name], item.dtype, high, f"input {name}")
             if item.dtype in _INTEGERS and arrays[name].size > 1:
                 arrays[name].flat[0], arrays[name].flat[-1] = 0, high - 1

@@ -284,7 +284,7 @@ def _written(
                 mod = with_winograd(mod, params, target)
                 mod, params = with_weights_computed(mod, params)
             if is_deployed and kind == "llvm":
-                mod = with_checked_ids(mod)
+                mod = with_checked_ids(mod, list(imported.inputs))
             return compilable(fuse(mod)), params, tuple(notes)
         except Exception as error:
             if written is last:

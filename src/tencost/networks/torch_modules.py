@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tencost.errors import ConfigError, MeasureError
+from tencost.networks import torch_recurrent, torch_types
 from tencost.networks.inputs import Array
 from tencost.networks.source import first_sentence, require_module
-from tencost.networks.torch_recurrent import converters, decompositions
 
 
 def tensors_of(inputs: dict[str, Array]) -> tuple[Any, ...]:
@@ -130,10 +130,12 @@ def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[A
             ) from error
         try:
             mod = from_exported_program(
-                exported.run_decompositions(decompositions()),
+                torch_types.with_types_written(
+                    exported.run_decompositions(torch_recurrent.decompositions())
+                ),
                 keep_params_as_input=True,
                 run_ep_decomposition=False,
-                custom_convert_map=converters(),
+                custom_convert_map=torch_recurrent.converters() | torch_types.converters(),
             )
         except Exception as error:
             raise MeasureError(f"network {name!r}: {_refusal(error, module, tensors)}") from error

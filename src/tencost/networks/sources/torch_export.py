@@ -28,6 +28,7 @@ from tencost.networks.torch_modules import (
     positional_module,
     tensors_of,
 )
+from tencost.networks.torch_types import without_detaching_in_place
 
 _TRAINING = {
     "batch_norm": 5, "dropout": 2, "dropout_": 2, "feature_dropout": 2, "alpha_dropout": 2, "instance_norm": 5,
@@ -133,17 +134,31 @@ def _check_evaluating(config: NetworkConfig, program: Any) -> None:
 def _declared(config: NetworkConfig, program: Any) -> dict[str, DeclaredInput]:
     """Return the tensors that a caller passes; other arguments (None, numbers) keep the value of the export."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
     metas = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
+    arguments = _arguments(program)
+    examples = tree_leaves(program.example_inputs or ())
+    if len(examples) != len(arguments):
+        examples = [None] * len(arguments)
     declared = {}
-    for argument in _arguments(program):
+    for argument, example in zip(arguments, examples, strict=True):
         meta = metas[argument.name]
         if isinstance(meta, torch.Tensor):
             dims = tuple(size if isinstance(size, int) else str(size) for size in meta.shape)
-            declared[argument.name] = DeclaredInput(dims, str(meta.dtype).removeprefix("torch."))
+            kind = str(meta.dtype).removeprefix("torch.")
+            declared[argument.name] = DeclaredInput(dims, kind, _end(example))
     if not declared:
         raise MeasureError(f"network {config.name!r}: expected a program with inputs, found none")
     return declared
+
+
+def _end(example: Any) -> int:
+    """Return the number below which an example input's whole numbers lie, at least 2."""
+    import torch
+
+    whole = isinstance(example, torch.Tensor) and not example.is_floating_point()
+    return max(2, int(example.max()) + 1) if whole and example.numel() else 2
 
 
 def _arguments(program: Any) -> list[Any]:
@@ -169,7 +184,8 @@ def _positional(program: Any, *, check: bool = False) -> tuple[Any, list[str]]:
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         return dict(_named_tensors(network(*args, **kwargs), "", pytree.tree_leaves))
 
-    return positional_module(program.module(check_guards=check), call)
+    module = without_detaching_in_place(program).module(check_guards=check)
+    return positional_module(module, call)
 
 
 def _named_tensors(
