@@ -50,7 +50,7 @@ def without_detaching_in_place(program: Any) -> Any:
     return program
 
 
-def converters() -> dict[str, Any]:
+def quotient_converters() -> dict[str, Any]:
     """Return what converts quotients that are rounded, for from_exported_program's custom_convert_map."""
     return {"div.Tensor_mode": _rounded_quotient}
 
