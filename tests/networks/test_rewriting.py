@@ -20,7 +20,7 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from relax_networks import run, two_layers
+from relax_networks import run, two_layers, written
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError, MeasureError
@@ -457,6 +457,19 @@ def test_what_tvm_cannot_turn_round_keeps_its_own_layout(
     expected = run(fuse(mod), [values], target)
     found = run(fuse(changed), [values, *(one.numpy() for one in params)], target)
     assert output_agreement(found, expected).accepted
+
+
+def test_numbers_without_axes_are_stacked_beside_a_convolution(target: dict[str, Any]) -> None:
+    """TVM's change of layouts divided by their number of axes, which ended the process (SIGFPE)."""
+    image, weights = np.ones((1, 8, 2, 2), np.float32), np.ones((4, 8, 1, 1), np.float32)
+    numbers = [np.array(number, np.float32) for number in (3, 5)]
+    mod = written(
+        [image.shape, weights.shape, (), ()],
+        lambda x, w, *pair: relax.op.add(relax.op.nn.conv2d(x, w), relax.op.stack(pair, 0)),
+    )
+    changed, _ = written_as(mod, [], GraphChoice.channels_last)
+    found = run(fuse(changed), [image, weights, *numbers], target)
+    np.testing.assert_array_equal(found, np.broadcast_to(np.add(numbers, 8), found.shape))
 
 
 @pytest.mark.parametrize(
