@@ -42,6 +42,7 @@ from tencost.networks.torch_modules import (
     module_to_relax,
     positional_module,
 )
+from tencost.programs.codegen.rules import schedule_rest
 from tencost.tune.deploy import compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
@@ -660,3 +661,19 @@ def test_a_saved_network_is_fused_already(tmp_path: Path) -> None:
         ConfigError, match=r"network\.graph=folded: expected a network whose operators"
     ):
         load_network(saved)
+
+
+def test_a_transposed_convolution_of_single_weights_reads_its_own_pixels(
+    target: dict[str, Any],
+) -> None:
+    """Its padding is a copy, which is inlined: the last of overlapping rows were those of other pixels."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, np.float32) for shape in ((1, 7, 8, 8), (7, 8, 1, 1))]
+    mod = written(
+        [array.shape for array in arrays],
+        lambda x, w: relax.op.nn.conv2d_transpose(x, w, strides=2),
+    )
+    expected = run(fuse(mod), arrays, target)
+    assert output_agreement(
+        run(schedule_rest(fuse(mod), target), arrays, target), expected
+    ).accepted
