@@ -111,6 +111,35 @@ def test_each_coordinate_has_its_own_size(tmp_path: Path, target: dict[str, Any]
         called(run, np.array([[0, 0], [0, 4], [0, 0]]))
 
 
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_regions_are_of_images_that_there_are(
+    mode: str, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    """RoiAlign read foreign memory, and ended the process."""
+    tensor = helper.make_tensor_value_info
+    node = helper.make_node("RoiAlign", ["x", "r", "ids"], ["y"], mode=mode, sampling_ratio=1)
+    graph = helper.make_graph(
+        [node], "regions",
+        [
+            tensor("x", TensorProto.FLOAT, (2, 3, 4, 4)), tensor("r", TensorProto.FLOAT, (2, 4)),
+            tensor("ids", TensorProto.INT64, (2,)),
+        ],
+        [tensor("y", TensorProto.FLOAT, (2, 3, 1, 1))],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "mine.onnx")
+    config = NetworkConfig(name="mine", source="onnx", path="mine.onnx")
+    found = load_network(config, tmp_path, is_deployed=True)
+    run = machine(compile_network(found, target, None, by_rule=True))
+    x = np.full((2, 3, 4, 4), [[[[5]]], [[[7]]]], np.float32)
+    regions = np.array([[1, 1, 2, 2]] * 2, np.float32)
+    expected = x[[1, 0], :, :1, :1]
+    np.testing.assert_array_equal(called(run, x, regions, np.array([1, 0])), expected)
+    for outside in (2, -1, *OUTSIDE):
+        with pytest.raises(IndexError, match=r"^input ids of .*: expected ids from 0 to 1, found"):
+            called(run, x, regions, np.array([0, outside]))
+
+
 class Looked(torch.nn.Module):
     """Looks ids up in a table."""
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import tvm_ffi
 
+from relax_networks import run, written
 from tencost.networks import lowering
 from tencost.networks.lowering import compilable, fuse
 from tencost.networks.torch_modules import module_to_relax
@@ -84,6 +85,23 @@ def test_integers_are_divided_by_zero_as_in_numpy(
         expected = whole.get(operator, np.floor_divide)(a, b)
     assert found.numpy().dtype == np.dtype(dtype)
     np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("operator", ["divide", "floor_divide", "floor_mod", "mod"])
+@pytest.mark.parametrize("divisors", [[2, -1, 0], -1])
+def test_constants_that_end_the_process_are_no_divisors(
+    operator: str, divisors: Any, target: dict[str, Any]
+) -> None:
+    from tvm import relax
+
+    values, b = np.array([7, -(2**63), 9]), np.array(divisors)
+    mod = written(
+        [(3,)], lambda x: getattr(relax.op, operator)(x, relax.const(b, "int64")), "int64"
+    )
+    whole = {"floor_mod": np.mod, "mod": np.fmod}
+    with np.errstate(divide="ignore", over="ignore"):
+        expected = whole.get(operator, np.floor_divide)(values, b)
+    np.testing.assert_array_equal(run(compilable(fuse(mod)), [values], target), expected)
 
 
 @pytest.mark.parametrize("operator", COMPARISONS + ARITHMETIC)

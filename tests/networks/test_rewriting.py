@@ -20,7 +20,7 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from relax_networks import run, two_layers
+from relax_networks import run, two_layers, written
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.config.composition import compose
 from tencost.errors import ConfigError, MeasureError
@@ -42,6 +42,7 @@ from tencost.networks.torch_modules import (
     module_to_relax,
     positional_module,
 )
+from tencost.programs.codegen.rules import schedule_rest
 from tencost.tune.deploy import compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
@@ -459,6 +460,19 @@ def test_what_tvm_cannot_turn_round_keeps_its_own_layout(
     assert output_agreement(found, expected).accepted
 
 
+def test_numbers_without_axes_are_stacked_beside_a_convolution(target: dict[str, Any]) -> None:
+    """TVM's change of layouts divided by their number of axes, which ended the process (SIGFPE)."""
+    image, weights = np.ones((1, 8, 2, 2), np.float32), np.ones((4, 8, 1, 1), np.float32)
+    numbers = [np.array(number, np.float32) for number in (3, 5)]
+    mod = written(
+        [image.shape, weights.shape, (), ()],
+        lambda x, w, *pair: relax.op.add(relax.op.nn.conv2d(x, w), relax.op.stack(pair, 0)),
+    )
+    changed, _ = written_as(mod, [], GraphChoice.channels_last)
+    found = run(fuse(changed), [image, weights, *numbers], target)
+    np.testing.assert_array_equal(found, np.broadcast_to(np.add(numbers, 8), found.shape))
+
+
 @pytest.mark.parametrize(
     ("shape", "settings", "is_plain"),
     [
@@ -647,3 +661,19 @@ def test_a_saved_network_is_fused_already(tmp_path: Path) -> None:
         ConfigError, match=r"network\.graph=folded: expected a network whose operators"
     ):
         load_network(saved)
+
+
+def test_a_transposed_convolution_of_single_weights_reads_its_own_pixels(
+    target: dict[str, Any],
+) -> None:
+    """Its padding is a copy, which is inlined: the last of overlapping rows were those of other pixels."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape, np.float32) for shape in ((1, 7, 8, 8), (7, 8, 1, 1))]
+    mod = written(
+        [array.shape for array in arrays],
+        lambda x, w: relax.op.nn.conv2d_transpose(x, w, strides=2),
+    )
+    expected = run(fuse(mod), arrays, target)
+    assert output_agreement(
+        run(schedule_rest(fuse(mod), target), arrays, target), expected
+    ).accepted

@@ -98,7 +98,8 @@ def with_checked_ids(mod: Any, inputs: Sequence[str]) -> Any:
                 return self.visit_expr(ids)
             kinds = str(given.ty.dtype), "int32" if str(given.ty.dtype) == "int32" else "int64"
             owner = f"{_owner(given, bindings, called)} of {name.rpartition('.')[2]}"
-            function = _function(shape, kinds, sizes, f"{owner}: {_expected(sizes)}")
+            text = f"{owner}: {_expected(sizes, is_unsigned=kinds[0].startswith('u'))}"
+            function = _function(shape, kinds, sizes, text)
             variable = self.builder_.add_func(function, "checked_ids")
             kind = relax.TensorType(shape, kinds[1])
             checked = self.builder_.emit(relax.call_tir(variable, [self.visit_expr(given)], kind))
@@ -156,8 +157,8 @@ def _owner(ids: Any, bindings: Mapping[Any, Any], called: Mapping[Any, str]) -> 
     return f"input {called[ids]}" if ids in called else "computed ids"
 
 
-def _expected(sizes: Sequence[int]) -> str:
-    ranges = ", ".join(f"{-size} to {size - 1}" for size in sizes)
+def _expected(sizes: Sequence[int], *, is_unsigned: bool) -> str:
+    ranges = ", ".join(f"{0 if is_unsigned else -size} to {size - 1}" for size in sizes)
     return f"expected ids from {ranges}, found an id outside"
 
 
@@ -181,9 +182,12 @@ def _function(shape: Sequence[int], dtypes: Sequence[str], sizes: Sequence[int],
                     for column, size in enumerate(sizes):
                         place = [*row, column] if len(sizes) > 1 else row
                         zero, end = tirx.const(0, "int64"), tirx.const(size, "int64")
+                        unsigned = tirx.Cast("uint64", given[tuple(place)])
                         found = tirx.Cast("int64", given[tuple(place)])
-                        found = tirx.Select(found < zero, found + end, found)
-                        is_wrong = tirx.any(found < zero, found >= end)
+                        is_wrong = unsigned >= tirx.const(size, "uint64")
+                        if not dtypes[0].startswith("u"):
+                            found = tirx.Select(found < zero, found + end, found)
+                            is_wrong = tirx.any(found < zero, found >= end)
                         t.buffer_store(wrong, tirx.Select(is_wrong, t.int32(1), wrong[0]), [0])
                         t.buffer_store(checked, tirx.Cast(dtypes[1], found), place)
                 with t.Assert(wrong[0] == 0, text, "IndexError"):

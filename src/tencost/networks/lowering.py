@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from tencost.networks.chains import cut_chains
 
 _FUSION = ("FoldConstant", "FuseOps", "FuseTIR")
@@ -138,17 +140,13 @@ _QUOTIENTS = ("relax.divide", "relax.floor_divide", "relax.floor_mod", "relax.mo
 def _divisible(call: Any) -> Any:
     """Have integers divided by 0 be 0, as in NumPy, and the least by -1 itself: CPUs end the process at either.
 
-    ONNX Runtime raises an error for the first, and is ended by the second. Constant divisors stay as they are.
+    ONNX Runtime raises an error for the first, and is ended by the second. Constants without either stay as they are.
     """
-    from tvm import ir, relax
+    from tvm import relax
 
     op, kind = relax.op, str(call.ty.dtype)
     number, divisor = call.args
-    if (
-        "int" not in kind
-        or isinstance(divisor, ir.GenericConst)
-        or not hasattr(divisor.ty, "shape")
-    ):
+    if "int" not in kind or not hasattr(divisor.ty, "shape") or _is_harmless(divisor):
         return call
     is_zero = op.equal(divisor, relax.const(0, kind))
     is_opposite = None if kind.startswith("u") else op.equal(divisor, relax.const(-1, kind))
@@ -160,6 +158,15 @@ def _divisible(call: Any) -> Any:
     if is_opposite is not None:
         quotient = op.where(is_opposite, op.negative(number), quotient)
     return op.where(is_zero, relax.const(0, kind), quotient)
+
+
+def _is_harmless(divisor: Any) -> bool:
+    """Say whether a divisor is a constant that is 0 or -1 nowhere."""
+    from tvm import ir
+
+    return (
+        isinstance(divisor, ir.GenericConst) and not np.isin(divisor.value.numpy(), (0, -1)).any()
+    )
 
 
 def _no_number(call: Any) -> Any:

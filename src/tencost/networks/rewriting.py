@@ -163,11 +163,14 @@ def _understood(mod: Any) -> Any:
     """Write operators as TVM's change of layouts knows them.
 
     Of minimum and maximum it knows that they keep a layout, of clip it does not; a squeezed axis that is counted from
-    the end makes it ask for memory without end (std::bad_alloc).
+    the end makes it ask for memory without end (std::bad_alloc), and a stack of numbers without axes ends the process.
     """
     from tvm import relax
 
     def rewrite(call: Any) -> Any:
+        if call.op.name == "relax.stack" and call.ty.ndim == 1:
+            numbers = [relax.TupleGetItem(call.args[0], i) for i in range(int(call.ty.shape[0]))]
+            return relax.op.concat([relax.op.reshape(number, (1,)) for number in numbers], 0)
         if call.op.name == "relax.squeeze" and call.attrs.axis is not None:
             rank = len(call.args[0].ty.shape)
             return relax.op.squeeze(call.args[0], [int(axis) % rank for axis in call.attrs.axis])

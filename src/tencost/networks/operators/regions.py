@@ -33,7 +33,11 @@ def padded_outputs(graph: Any) -> list[str]:
 
 def _roi_align(node: Node) -> None:
     """The frontend takes the largest of interpolated values, ONNX that of the four products before they are added."""
+    ids = _images(node)
     if node.attribute("mode", "avg") != "max":
+        if ids != node.proto.input[2]:
+            settings = {one.name: node.attribute(one.name) for one in node.proto.attribute}
+            node.finish("RoiAlign", *node.proto.input[:2], ids, **settings)
         return
     ratio = node.attribute("sampling_ratio", 0)
     if ratio <= 0:
@@ -66,9 +70,7 @@ def _roi_align(node: Node) -> None:
     # Rows of the image by pixel: one gather reads all channels of a pixel.
     order = node.write("Transpose", node.proto.input[0], perm=[0, 2, 3, 1])
     pixels = node.reshape(order, [batch * height * width, channels])
-    image = node.write(
-        "Mul", node.cast(node.proto.input[2], np.int64), node.write_constant(height * width)
-    )
+    image = node.write("Mul", node.cast(ids, np.int64), node.write_constant(height * width))
     image = node.reshape(image, [regions, 1, 1])
     products = []
     for row, row_weight in axes[1]:
@@ -86,6 +88,14 @@ def _roi_align(node: Node) -> None:
     )
     pooled = node.reduce("ReduceMax", largest, [2, 4], keepdims=0)
     node.finish("Transpose", pooled, perm=[0, 3, 1, 2])
+
+
+def _images(node: Node) -> str:
+    """Look the batch indices up, so that they are checked as other ids are; unsigned ones do not count from the end."""
+    if node.constant(2) is not None:
+        return str(node.proto.input[2])
+    places = node.write_constant(np.arange(node.shape(0)[0]), node.dtype(2))
+    return node.write("Gather", places, node.cast(node.proto.input[2], np.uint64), axis=0)
 
 
 def _times(node: Node, name: str, factor: int) -> str:

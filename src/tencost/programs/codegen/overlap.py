@@ -166,12 +166,17 @@ def _narrow(
     axis: Axis,
     parameters: set[Any],
 ) -> frozenset[str]:
-    """Return the names of intermediate tensors that are not widened along an axis, but read by it."""
+    """Return the names of intermediate tensors that are not widened along an axis, whether or not it reads them.
+
+    A copy that it reads is inlined later: then it reads what that was made of.
+    """
     names = set()
     for node in nests:
         along = [name for name, other in moving.items() if other is axis]
         for buffer, indices in _accesses(node.block):
             wide = dimensions.get(buffer, {})
+            if axis not in wide.values():
+                names.add(buffer.name)
             for place, index in enumerate(indices):
                 if any(moves(index, name) for name in along) and wide.get(place) is not axis:
                     if axis in wide.values() and buffer not in parameters:
