@@ -257,6 +257,7 @@ def _whole(function: Any, *, high: int = 12) -> Any:
         lambda n: torch.exp(n * -1),
         lambda n: n.clamp(max=2.7),
         lambda n: 1.5 - n,
+        lambda n: torch.cat([n, n * 0.5]),
         lambda n: n + n.int() * True,
         lambda n: n.float().reshape(1, 3, 4)[:, -1],
         lambda n: n.reshape(3, 4)[..., -2],

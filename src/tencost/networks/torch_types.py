@@ -14,7 +14,7 @@ _AS_RESULT = {
     *("clamp", "clamp_min", "clamp_max", "where", "cumsum", "sum", "prod"),
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal"),
     *("sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh"),
-    *("atanh", "tanh", "sigmoid", "erf"),
+    *("atanh", "tanh", "sigmoid", "erf", "cat", "stack"),
 }
 """Operators that PyTorch computes in the type of their result."""
 
@@ -81,17 +81,20 @@ def _value(argument: Any) -> Any:
 def _cast(graph: Any, node: Any, dtype: Any) -> None:
     """Let a node read tensors of this type, and floats where it is one."""
     import torch
+    from torch.fx.node import map_arg
 
-    for place, argument in enumerate(node.args):
+    def cast(argument: Any) -> Any:
         value = _value(argument)
-        if type(value) is int and dtype.is_floating_point and _name(node) == "div":
-            node.update_arg(place, float(value))
-        is_choice = _name(node) == "where" and place == 0
-        if not isinstance(value, torch.Tensor) or value.dtype == dtype or is_choice:
-            continue
+        if not isinstance(value, torch.Tensor) or value.dtype == dtype:
+            return argument
         with graph.inserting_before(node):
-            cast = graph.call_function(
+            made = graph.call_function(
                 torch.ops.aten._to_copy.default, (argument,), {"dtype": dtype}
             )
-        cast.meta["val"] = value.to(dtype)
-        node.update_arg(place, cast)
+        made.meta["val"] = value.to(dtype)
+        return made
+
+    kept = 1 if _name(node) == "where" else 0  # its condition
+    node.args = (*node.args[:kept], *map_arg(node.args[kept:], cast))
+    if _name(node) == "div" and dtype.is_floating_point and type(node.args[1]) is int:
+        node.update_arg(1, float(node.args[1]))
