@@ -40,9 +40,8 @@ from tencost.records.query_tables import (
     canonical,
     in_list,
     quoted,
-    shorten,
 )
-from tencost.records.reading.protocol import first_names
+from tencost.records.reading.protocol import first_names, shorten
 from tencost.store.ids import ID_LENGTH
 from tencost.store.layout import COLUMNS, latency
 from tencost.store.measured import measurements

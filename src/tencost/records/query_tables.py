@@ -19,8 +19,9 @@ import polars as pl
 import pyarrow as pa
 
 from tencost.errors import RecordError
+from tencost.records.reading.protocol import shorten
 from tencost.records.reading.targets import parse_target
-from tencost.store.delta import whole_files
+from tencost.store.delta import explain_damage
 from tencost.store.generator import age
 from tencost.store.ids import canonical_target
 from tencost.store.layout import COLUMNS, PARTITION
@@ -128,7 +129,7 @@ class Tables:
         )
         # Programs are long, and most of them are not asked for.
         same = pl.col("record_id").is_in(chosen["record_id"].implode())
-        with whole_files(self._uri):
+        with explain_damage(self._uri):
             rows = self._view.scan([hardware]).filter(same).select(columns).collect()
         return chosen.join(rows, on="record_id", how="left", maintain_order="left")
 
@@ -225,8 +226,3 @@ def quoted(value: str) -> str:
 def in_list(values: Sequence[str]) -> str:
     """Return texts as the right side of SQL's IN."""
     return f"({', '.join(quoted(value) for value in values)})"
-
-
-def shorten(text: str) -> str:
-    """Return a text as messages quote it."""
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")

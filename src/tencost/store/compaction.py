@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from tencost.errors import RecordError
-from tencost.store.delta import TableLocation, commit_version, require_table, retry, whole_files
+from tencost.store.delta import TableLocation, commit_version, explain_damage, require_table, retry
 from tencost.store.layout import FILE_GROUPS, GROUP_BYTES, DataFile, Folder, data_files
 from tencost.store.rewriting import Rewriting
 from tencost.store.schema import SCHEMA
@@ -50,7 +50,7 @@ def merge_files(place: TableLocation, files: Sequence[DataFile]) -> Rewriting:
     Raises:
         RecordError: another process replaced some of them meanwhile, or one is damaged.
     """
-    with whole_files(place.uri):
+    with explain_damage(place.uri):
         done = rewrite(Folder(place.uri, place.storage_options), files)
 
     def replace() -> None:

@@ -206,7 +206,7 @@ def commit_version(
 
 
 @contextmanager
-def whole_files(uri: str) -> Iterator[None]:
+def explain_damage(uri: str) -> Iterator[None]:
     """Turn what reading a damaged file of a table raises into one message.
 
     Raises:
@@ -248,7 +248,7 @@ def retry(uri: str, attempt: Callable[[], Result]) -> Result:
     """
     for number in range(ATTEMPTS):
         try:
-            with whole_files(uri):
+            with explain_damage(uri):
                 return attempt()
         except CommitFailedError as error:
             last = error

@@ -27,10 +27,10 @@ from tencost.store.compaction import files_to_rewrite, merge_files, small
 from tencost.store.delta import (
     TableLocation,
     commit_version,
+    explain_damage,
     open_table,
     require_table,
     retry,
-    whole_files,
     writable_table,
 )
 from tencost.store.layout import PARTITION, DataFile, Folder, data_files
@@ -192,7 +192,7 @@ class RecordStore(StoredRecords):
         return len(deleted)
 
     def _answer(self, question: Callable[[View], pl.DataFrame]) -> pl.DataFrame:
-        with whole_files(self.uri):
+        with explain_damage(self.uri):
             try:
                 return question(self.view())
             except FileNotFoundError:  # The store was deleted and made anew, or cleaned up since.

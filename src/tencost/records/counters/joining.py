@@ -162,6 +162,6 @@ def join(program_ids: Iterable[str], stores: Sequence[str]) -> dict[str, str]:
     return workloads
 
 
-def in_words(counts: Counter[str]) -> str:
+def identified_by(counts: Counter[str]) -> str:
     """Return how many programs were identified by what, in words."""
     return ", ".join(f"{count} by {_WORDS[by]}" for by, count in counts.most_common())

@@ -154,7 +154,7 @@ def read_files(
     joined = [workloads.get(program, name) for program, name in zip(ids, workload, strict=True)]
     profiles = replace(gathered.profiles, workload=np.array(joined, dtype=np.str_))
     notes = [*checks.notes(), *([] if rows is None else rows.notes()), *gathered.notes]
-    notes += [*_device_notes(profiles), f"programs named: {joining.in_words(identified)}"]
+    notes += [*_device_notes(profiles), f"programs named: {joining.identified_by(identified)}"]
     missing = [program for program in program_ids if program not in workloads]
     if not stores:
         notes.append(
