@@ -33,6 +33,8 @@ def with_types_written(program: Any) -> Any:
             _cast(graph, node, torch.result_type(*map(_value, node.args[:2])))
         elif name in _AS_RESULT:
             _cast(graph, node, found.dtype)
+            if node.target is torch.ops.aten.clamp.default and not found.is_floating_point():
+                _bound(node, torch.iinfo(found.dtype))
         elif name == "select" and isinstance(node.args[2], int) and node.args[2] < 0:
             node.update_arg(2, node.args[2] + _value(node.args[0]).shape[node.args[1]])
     program.graph_module.recompile()
@@ -68,6 +70,14 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
         return emit(relax.op.floor_divide(number, divisor))
     quotient = emit(relax.op.divide(number, divisor))
     return emit(relax.op.trunc(quotient)) if "float" in kind else quotient
+
+
+def _bound(node: Any, range_: Any) -> None:
+    """Write the bounds that a clamp of whole numbers lacks: the frontend takes infinity for them."""
+    bounds = {"min": range_.min, "max": range_.max}
+    written = {**dict(zip(bounds, node.args[1:], strict=False)), **node.kwargs}
+    bounds |= {name: bound for name, bound in written.items() if bound is not None}
+    node.args, node.kwargs = (node.args[0], *bounds.values()), {}
 
 
 def _name(node: Any) -> str:
