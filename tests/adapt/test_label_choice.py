@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from made_devices import PER_TASK, SPEC, made_pool, made_source, samples
+from made_devices import CONFIG, PER_TASK, SPEC, made_pool, made_source, samples
 from tencost.adapt.choice import diverse, uncertain
 from tencost.adapt.fitting import (
     LEAST_TASKS,
@@ -24,6 +25,7 @@ from tencost.adapt.pool import LabelPool
 from tencost.config import AdaptMode
 from tencost.errors import TrainError
 from tencost.models.programs.bundle import plain_config
+from tencost.models.programs.families.blend import BlendConfig, BlendRanker
 from tencost.models.programs.families.random import RandomConfig, RandomRanker
 from tencost.models.programs.ranker.losses import RankingMetrics
 
@@ -73,11 +75,52 @@ def test_ten_labels_teach_trees_that_split(
         assert learnt.std() > 1e-3, "more than the model as it was"
 
 
-def test_labels_of_the_same_hardware_gain_nothing(source: SourceModel) -> None:
+def test_labels_at_random_gain_nothing(source: SourceModel) -> None:
     labels = samples(3, 12, second=0.0)
-    figures = judge_held_out(source, AdaptMode.residual, labels, 0)
+    order = np.random.default_rng(0).permuted(labels.label.reshape(-1, PER_TASK), axis=1)
+    figures = judge_held_out(source, AdaptMode.residual, replace(labels, label=order.ravel()), 0)
     assert figures["pairwise"].gain.low <= 0
     assert not gains(figures)
+
+
+def test_labels_that_agree_with_the_model_leave_its_order(
+    source: SourceModel, pool: LabelPool
+) -> None:
+    chosen = diverse(pool, pool.features.values, 60, 4, seed=0)
+    labels = pool.labelled(chosen)
+    agreeing = replace(labels, label=(0.5 + 0.1 * source.ranker.predict(labels.features)))
+    adapted = adapt(source, AdaptMode.residual, agreeing, 0).ranker.predict(pool.features)
+    assert np.corrcoef(adapted, pool.score)[0, 1] > 0.999
+
+
+def test_few_labels_give_trees_other_leaves_and_many_a_model_beside(
+    source: SourceModel, pool: LabelPool
+) -> None:
+    few = adapt(source, AdaptMode.residual, pool.labelled(np.arange(64)), 0)
+    assert few.config.family == "xgb"
+    assert few.ranker.importance() == source.ranker.importance(), "the same splits"
+
+
+def test_a_blend_s_trees_get_leaves_that_correct_the_whole(pool: LabelPool, tmp_path: Path) -> None:
+    members = [plain_config(replace(CONFIG, num_rounds=rounds)) for rounds in (40, 20)]
+    config = BlendConfig(family="blend", reads=["toy"], members=members)
+    blend = BlendRanker(config, SPEC)
+    known = samples(0, 30, second=0.0)
+    blend.fit(known, known, seed=0, log=lambda *_: None)
+    chosen = diverse(pool, pool.features.values, 100, 8, seed=0)
+    adapted = blend.revalued(pool.labelled(chosen))
+    test = samples(2, 12, second=2.0)
+    before, after = (
+        RankingMetrics(test.label, test.group)(ranker.predict(test.features))["pairwise"]
+        for ranker in (blend, adapted)
+    )
+    assert after > before + 0.1
+    others = [ranker.members[1].predict(test.features) for ranker in (blend, adapted)]
+    assert np.array_equal(*others), "one member corrects the whole"
+    adapted.save(tmp_path)
+    loaded = BlendRanker(config, SPEC)
+    loaded.load(tmp_path)
+    assert np.array_equal(loaded.predict(test.features), adapted.predict(test.features))
 
 
 def test_two_tasks_show_nothing(source: SourceModel) -> None:

@@ -23,7 +23,8 @@ from tencost.models.programs.ranker.labels import featurized
 from tencost.models.programs.ranker.losses import RankingLoss, RankingMetrics
 
 MANY = 1000
-"""From so many labels on, the correction is as large as a model of its own, and reads all columns."""
+"""From so many labels on, the correction is a model of its own, and reads all columns; trees get new leaf values from
+fewer."""
 TRUSTED = 0.7
 """Share of the weight that labels give the model's own score: what it has wrong comes first."""
 TUNED_ROUNDS = 100
@@ -131,6 +132,8 @@ def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> A
     if mode is AdaptMode.fine_tune:
         assert isinstance(source.ranker, Tunable)
         return Adapted(config, source.ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed))
+    if len(labels) < MANY and isinstance(source.ranker, Tunable):
+        return Adapted(config, source.ranker.revalued(labels))
     settings = correction(source, labels)
     corrected = CorrectedRanker(settings, source.spec)
     corrected.correct(source.ranker, source.spread, featurized(labels), seed)

@@ -86,6 +86,21 @@ class BlendRanker:
         copied.members = [member.tuned(labels, rounds=rounds, seed=seed) for member in self.members]
         return copied
 
+    def revalued(
+        self, labels: Samples, scores: Scores | None = None, scale: float = 1.0
+    ) -> BlendRanker:
+        scores = self.predict(labels.features) if scores is None else scores
+        copied = copy.copy(self)
+        copied.members = list(self.members)
+        for index, member in enumerate(self.members):
+            if isinstance(member.ranker, Tunable):
+                own = copy.copy(member)
+                own_scale = scale * member.divisor * len(self.members)
+                own.ranker = member.ranker.revalued(member.seen(labels), scores, own_scale)
+                copied.members[index] = own
+                break
+        return copied
+
     def save(self, folder: Path) -> None:
         for index, member in enumerate(self.members):
             save_part(member.ranker, folder, f"m{index}-")

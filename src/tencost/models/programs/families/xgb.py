@@ -47,6 +47,7 @@ from tencost.models.trees.booster import (
     ranking_parameters,
     row_gradient,
 )
+from tencost.models.trees.leaf_values import leaf_changes, leaf_spreads, leaves_of, with_changes
 
 _WATCH_EVERY = 10
 """Rounds between two looks at the validation split."""
@@ -166,6 +167,28 @@ class XgbRanker(RowRanker):
             for _ in range(rounds):
                 more.update(matrix, more.num_boosted_rounds(), gradient)
             copied._boosters.append(more)
+        return copied
+
+    def revalued(
+        self, labels: Samples, scores: Scores | None = None, scale: float = 1.0
+    ) -> XgbRanker:
+        labels = featurized(labels)
+        rows, segment = self._rows(labels.features)
+        leaves = [leaves_of(booster, rows) for booster in self._boosters]
+        changes = leaf_changes(
+            np.concatenate(leaves, axis=1),
+            segment,
+            np.concatenate([leaf_spreads(booster) for booster in self._boosters]),
+            self.predict(labels.features) if scores is None else scores,
+            labels.label,
+            labels.group,
+        )
+        copied = XgbRanker(self._config, self._spec)
+        copied._divisors = list(self._divisors)
+        for booster, divisor, trees in zip(self._boosters, self._divisors, leaves, strict=True):
+            own, changes = changes[: trees.shape[1]], changes[trees.shape[1] :]
+            margin = scale * divisor * len(self._boosters)
+            copied._boosters.append(with_changes(booster, [margin * change for change in own]))
         return copied
 
     def _score(self, features: Ragged) -> Scores:

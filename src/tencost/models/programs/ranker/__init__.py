@@ -139,6 +139,16 @@ class Tunable(Protocol):
         """Return a copy that went on learning, so many rounds; the ranker itself stays as it is."""
         ...
 
+    def revalued(self, labels: Samples, scores: Scores | None = None, scale: float = 1.0) -> Ranker:
+        """Return a copy whose leaves have other values (:mod:`tencost.models.trees.leaf_values`).
+
+        Args:
+            labels: programs of other hardware, at most some thousand.
+            scores: float64 [N], of the labels by the whole that the ranker is a part of; None takes its own.
+            scale: what one of those scores is worth in the ranker's own.
+        """
+        ...
+
 
 class Member(Protocol):
     """One of the models that a composed one averages.
