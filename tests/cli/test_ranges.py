@@ -109,3 +109,10 @@ def test_a_member_of_a_blend_is_named() -> None:
         ConfigError, match=r"^model\.members\.trees\.eta must be in \(0, 1\], found 4"
     ):
         composition.compose(["model=blend", "model.members.trees.eta=4"])
+
+
+@pytest.mark.parametrize("override", ["network.buckets=8", "seeds=3"])
+def test_one_value_in_place_of_a_list_is_answered_with_how_to_write_it(override: str) -> None:
+    key = override.split("=")[0]
+    with pytest.raises(ConfigError, match=rf"{key}: expected a list, found one .*: {key}=\[...\]"):
+        composition.compose([override])

@@ -85,4 +85,6 @@ def _explain(error: OmegaConfBaseException, schema: type[Any], prefix: str) -> s
     if unknown_key and isinstance(node_type, type) and hasattr(node_type, "__dataclass_fields__"):
         valid = ", ".join(sorted(field.name for field in fields(node_type)))
         message += f". Valid keys here: {valid}"
+    if "is not a ListConfig" in first_line:
+        return f"configuration: {where}: expected a list, found one value. Write it so: {where}=[...]"
     return message

@@ -369,7 +369,7 @@ class AdaptConfig:
     """Programs of a task that are labelled, where there are enough tasks: only programs of one task are compared."""
     uncertain_share: float = 0.4
     """Share of the labels that goes, last, to what models of the labels so far disagree about."""
-    counts: list[int] = field(default_factory=lambda: [0, 50, 100, 500, 5000])
+    counts: list[int] = field(default_factory=lambda: [0, 5, 10, 20, 50, 100, 500])
     """curve: the numbers of labels."""
 
     def __post_init__(self) -> None:

@@ -164,7 +164,7 @@ def run(
     size_bytes = library.stat().st_size
     say(
         console,
-        f"{library}: {size_bytes / 1e6:.1f} MB with its weights, {tuned} of {tasks} tasks tuned"
+        f"{library}: {size_bytes / 1e6:.1f} MB with its weights, {origin}"
         + _times(parts, seconds, differences),
     )
     say(console, f"Run it with TVM's runtime alone: python {library.with_suffix('.py')}")

@@ -59,6 +59,13 @@ class LibraryOrigin:
     tasks: int
     tuned: int
 
+    def __str__(self) -> str:
+        if not self.tuned:
+            return f"all {self.tasks} tasks by rule"
+        if self.tuned == self.tasks:
+            return f"all {self.tasks} tasks tuned"
+        return f"{self.tuned} of {self.tasks} tasks tuned, the others by rule"
+
 
 class LibraryExport:
     """`tencost tune --to model.so`: the best network so far, written at the end and wherever Ctrl-C ends a run.
@@ -86,10 +93,7 @@ class LibraryExport:
         write_library(self.to, network, hardware, built, origin)
         self.is_written = True
         runner = self.to.with_suffix(".py")
-        message = (
-            f"{self.to}: {origin.tuned} of {origin.tasks} tasks tuned; run it: python {runner}"
-        )
-        say(self._console, message)
+        say(self._console, f"{self.to}: {origin}; run it: python {runner}")
 
     def say_why_not(self, why: str) -> None:
         """Say why nothing was written, where something should have been."""
