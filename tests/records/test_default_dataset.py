@@ -105,14 +105,13 @@ def test_every_line_is_read_and_no_measurement_is_there_twice(imported: Import) 
     assert max(measured.values()) == 1
     # Measured again in other sessions; the store makes one of them.
     default = set(description_of(NAME)["parts"])
-    for of_default, times, share in ((False, 3, 0.02), (True, 2, 0.03)):
-        programs = Counter(
-            record.record_id
-            for record in imported.records
-            if (record.source.dataset in default) == of_default
-        )
-        assert max(programs.values()) <= times
-        assert sum(count > 1 for count in programs.values()) < share * len(programs)
+    programs = {of_default: Counter[str]() for of_default in (False, True)}
+    for record in imported.records:
+        programs[record.source.dataset in default][record.record_id] += 1
+    assert max(programs[False].values()) <= 3
+    assert sum(count > 1 for count in programs[False].values()) < 0.02 * len(programs[False])
+    # 506 programs for AVX-512 and 807 for AVX2: the datasets' noise is known from them.
+    assert Counter(programs[True].values()) == {1: 22182, 2: 1313}
 
 
 def test_the_cards_count_what_is_there(parts: list[Path], imported: Import) -> None:

@@ -86,5 +86,7 @@ def _explain(error: OmegaConfBaseException, schema: type[Any], prefix: str) -> s
         valid = ", ".join(sorted(field.name for field in fields(node_type)))
         message += f". Valid keys here: {valid}"
     if "is not a ListConfig" in first_line:
-        return f"configuration: {where}: expected a list, found one value. Write it so: {where}=[...]"
+        return (
+            f"configuration: {where}: expected a list, found one value. Write it so: {where}=[...]"
+        )
     return message

@@ -27,11 +27,14 @@ Leaves = npt.NDArray[np.int32]
 
 RATIOS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Variances of f over that of the noise that are weighed against each other."""
-NOISE, NOISE_WORTH = 0.1, 5.0
-"""What labels are expected to scatter by beside the model, in shares of a task's fastest, and as how many labels that
-expectation counts (an inverse gamma prior)."""
-LEAST_SLOPE = 0.005
-"""Of the label over the score: the model's own order counts in any case."""
+NOISE = 0.1
+"""What labels are expected to scatter by beside the model, in shares of a task's fastest (an inverse gamma prior)."""
+CORRELATION = 0.7
+"""Expected between labels and scores of programs of one task."""
+WORTH = 5.0
+"""As how many labels both expectations count: without them, labels of one or two tasks could reverse the model."""
+LEAST_SLOPE = 0.1
+"""Share of the expected slope of the labels over the scores that is left in any case."""
 
 
 def leaf_changes(
@@ -79,22 +82,26 @@ def _within_tasks(group: npt.NDArray[np.int64]) -> Floats:
 
 def _posterior(kernel: Floats, score: Floats, label: Floats) -> tuple[Floats, float]:
     """Return (weights [M] whose product with the kernel is the mean of f, the slope), averaged by evidence."""
+    count = len(label)
+    expected = CORRELATION * float(np.linalg.norm(label)) / max(float(np.linalg.norm(score)), 1e-12)
     found = []
     for ratio in RATIOS:
-        factor = np.linalg.cholesky(ratio * kernel + np.eye(len(label)))
+        factor = np.linalg.cholesky(ratio * kernel + np.eye(count))
         white_label, white_score = (np.linalg.solve(factor, values) for values in (label, score))
-        slope = float(white_label @ white_score) / max(float(white_score @ white_score), 1e-12)
-        slope = max(slope, LEAST_SLOPE)
+        precision = float(white_score @ white_score)
+        prior = WORTH / count * precision
+        slope = (float(white_label @ white_score) + prior * expected) / (precision + prior)
+        slope = max(slope, LEAST_SLOPE * expected)
         rest = white_label - slope * white_score
-        noise = (float(rest @ rest) + NOISE_WORTH * NOISE**2) / (len(label) + NOISE_WORTH)
-        evidence = -0.5 * (len(label) + NOISE_WORTH) * np.log(noise) - np.log(np.diag(factor)).sum()
+        noise = (float(rest @ rest) + WORTH * NOISE**2) / (count + WORTH)
+        evidence = -0.5 * (count + WORTH) * np.log(noise) - np.log(np.diag(factor)).sum()
         found.append((evidence, slope, ratio * np.linalg.solve(factor.T, rest)))
     evidences = np.array([evidence for evidence, _, _ in found])
     likely = np.exp(evidences - evidences.max())
     likely /= likely.sum()
-    slope = float(sum(share * slope for share, (_, slope, _) in zip(likely, found, strict=True)))
+    slope = sum(share * slope for share, (_, slope, _) in zip(likely, found, strict=True))
     weights = sum(share * part for share, (_, _, part) in zip(likely, found, strict=True))
-    return np.asarray(weights, np.float64), slope
+    return np.asarray(weights, np.float64), float(slope)
 
 
 def leaves_of(booster: Any, rows: npt.NDArray[np.float32]) -> Leaves:
