@@ -311,3 +311,19 @@ def test_a_compressed_table_cut_in_its_header_is_a_reject(
         with contextlib.suppress(SystemExit):
             cli.main(["records", "import", str(tmp_path), "--store", str(tmp_path / f"s{left}")])
         assert "Traceback" not in capsys.readouterr().err
+
+
+def test_files_that_are_no_logs_are_named_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tencost import cli
+
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    row = '{"workload": "conv", "engine": "tvm", "runtime_ms_mean": 1.5, "timestamp": "2019"}\n'
+    (logs / "rfc.jsonl").write_text(row)
+    (logs / "notes.txt").write_text("hello\n")
+    cli.main(["records", "import", str(logs), "--hardware", "v100", "--store", str(tmp_path / "s")])
+    told = capsys.readouterr().err
+    assert "1 read, 1 no logs" in told
+    assert "notes.txt: no log: no format that is known" in told

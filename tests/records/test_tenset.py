@@ -433,7 +433,7 @@ def test_weighted_tasks_as_json_are_those_of_pickles(tmp_path: Path) -> None:
     assert set(content["tasks"][0]["task"]) == set(SearchTask.__dataclass_fields__)
 
 
-SHARED = (Path(__file__).resolve().parents[3] / "../shared/data/ansor").resolve()
+SHARED = (Path(__file__).resolve().parents[2] / "../shared/data/ansor").resolve()
 
 
 @pytest.mark.skipif(

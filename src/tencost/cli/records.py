@@ -413,8 +413,8 @@ RECORDS = StageGroup(
             "import",
             "tencost.records.import_command",
             "Bring logs of any format into the record store.\n\nPATHS are files, folders and archives: MetaSchedule, "
-            "Ansor and AutoTVM logs, TenSet folders, RFC 4304 tables and the store's own. Lines that cannot be read "
-            "are listed in data/rejects/<dataset>.jsonl.",
+            "Ansor and AutoTVM logs, T4 results, TenSet folders, RFC 4304 tables and the store's own. Lines that "
+            "cannot be read are listed in data/rejects/<dataset>.jsonl.",
             examples=(
                 "tencost records import logs/ --hardware v100 --dataset roller",
                 "tencost records import a.json b.log.gz --hardware board --jobs 2",

@@ -20,6 +20,7 @@ from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
 from tencost.records.logs import Logs, Progress, find_logs, import_logs, log_modules
 from tencost.records.reading.report import SHOWN, progress_bar, report, write_rejects
+from tencost.records.reading.walk import READ_WITH_RECORDS
 from tencost.store.delta import delta_error_line
 from tencost.store.editing import require_writable
 from tencost.store.modules import write_modules
@@ -88,11 +89,11 @@ def run(
     refused_path = progress.refused.write(folder, dataset)
     rows = {
         **_rows(progress, store.uri, refused_path),
-        "files": f"{progress.files:,} read, {len(logs.skipped):,} no logs",
+        "files": _files(progress.files, logs),
         "time": f"{time.monotonic() - started:.1f} s",
     }
     warnings = [f"warning: {text}" for text in progress.agreement.warnings()]
-    report(rows, warnings, rejects, console)
+    report(rows, [*warnings, *_notes_of_others(logs)], rejects, console)
     if not progress.records:
         why = (
             f"none that can be read; the reasons are in {rejects.path}"
@@ -100,6 +101,34 @@ def run(
             else "files without a record"
         )
         raise RecordError(f"expected records in {places}, found {why}")
+
+
+def _no_logs(logs: Logs) -> dict[str, list[str]]:
+    """Return the files that are no logs by the reason why; without those that are read with a log's records."""
+    files: dict[str, list[str]] = {}
+    for file, reason in logs.skipped:
+        if not reason.endswith(READ_WITH_RECORDS):
+            files.setdefault(reason, []).append(file)
+    return files
+
+
+def _files(read: int, logs: Logs) -> str:
+    no_logs = sum(map(len, _no_logs(logs).values()))
+    beside = len(logs.skipped) - no_logs
+    words = [f"{read:,} read"]
+    words += [f"{beside:,} beside them"] if beside else []
+    words += [f"{no_logs:,} no logs"] if no_logs else []
+    return ", ".join(words)
+
+
+def _notes_of_others(logs: Logs) -> list[str]:
+    """Return a note a reason why files are no logs."""
+    return [
+        f"{files[0]}: no log: {reason}"
+        if len(files) == 1
+        else f"{len(files):,} files are no logs: {reason}; the first is {files[0]}"
+        for reason, files in _no_logs(logs).items()
+    ]
 
 
 def _keep_modules(logs: Logs, store: RecordStore) -> None:
@@ -121,6 +150,7 @@ def _rows(progress: Progress, uri: str, refused_path: Path | None) -> dict[str, 
         return ", ".join(f"{name} {number:,}" for name, number in sorted(counts.items()))
 
     refused = progress.refused.kinds
+    several = progress.files > 1
     failures = Counter({name: n for name, n in progress.records.items() if name != "ok"})
     return {
         "records": f"{progress.records.total():,} ({progress.records['ok']:,} ok)",
@@ -130,7 +160,12 @@ def _rows(progress: Progress, uri: str, refused_path: Path | None) -> dict[str, 
         "new in the store": f"{progress.written:,} ({uri})",
         "measured again": progress.again
         and f"{progress.again:,} further measurements of these or of records of the store: tencost records query "
-        "history --program",
+        "history --program"
+        + (
+            ". If these are of several devices, say which is whose: --hardware FILE=NAME"
+            if several
+            else ""
+        ),
         "repeats": progress.repeats
         and f"{progress.repeats:,} measurements that the store has or that were read twice",
         "kept apart": refused_path

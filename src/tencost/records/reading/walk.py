@@ -11,6 +11,9 @@ from tencost.errors import RecordError
 from tencost.records.reading.archives import Unpacked, archive_kind, unread_kind
 from tencost.records.reading.opening import MOST_BLANK_BYTES, later_heads, read_head
 
+READ_WITH_RECORDS = "read with its records"
+"""Why a file that belongs to another one is no log."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -145,7 +148,7 @@ def recognize(
 def _match(formats: Parts, path: Path, head: bytes) -> tuple[str, str] | None:
     for name, file_format in formats.all().items():
         if what := file_format.part(head):
-            return "", f"{what}, read with its records"
+            return "", f"{what}, {READ_WITH_RECORDS}"
         if file_format.recognizes(path, head):
             return name, ""
     return None
