@@ -79,7 +79,7 @@ def test_every_mode_makes_a_bundle_that_is_served(
     cfg, root = toy("xgb", mode=mode, turned=True, labels=36)
     version = stage.run(cfg, root)
     bundle = load_bundle(pull(version.uri, root / "cache", root=root), target_kind="llvm")
-    assert bundle.info.family == ("corrected" if mode is AdaptMode.residual else "xgb")
+    assert bundle.info.family == "xgb"
     assert version.tags["labels"] == ("0" if mode is AdaptMode.zero_shot else "36")
     assert version.tags["adapt_mode"] == mode.value
 
@@ -87,7 +87,7 @@ def test_every_mode_makes_a_bundle_that_is_served(
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (20, "residual is not better than the model as it was beyond the 95 % interval"),
+        (20, "residual is not better than the model as it was by more than a standard error"),
         (8, "These labels cannot show whether residual is better than the model as it was"),
     ],
 )

@@ -95,7 +95,7 @@ class _Outcome:
 
     @property
     def refused(self) -> bool:
-        """Whether the labels did not show the adapted model to be better: the model as it was stands in for it."""
+        """Whether the adapted model is not better on tasks left out: the model as it was stands in for it."""
         return self.mode is not AdaptMode.zero_shot and not gains(self.figures)
 
     @property
@@ -119,8 +119,8 @@ class _Outcome:
             return lines
         if DECIDES in self.figures:
             reason = (
-                f"{self.mode.value} is not better than the model as it was beyond the 95 % interval ({DECIDES} of "
-                "tasks left out), so it is not registered."
+                f"{self.mode.value} is not better than the model as it was by more than a standard error ({DECIDES} "
+                "of tasks left out), so it is not registered."
             )
         else:
             reason = (
