@@ -190,7 +190,8 @@ class StoredRecords(ABC):
 
         def fastest_first(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            return _ranked(rows, text, generator, selected).select(selected)
+            frame = _answering(rows, text, generator, selected)
+            return frame.sort(_LATENCY, "record_id", nulls_last=True).select(selected)
 
         return self._answer(fastest_first)
 
@@ -215,10 +216,14 @@ class StoredRecords(ABC):
 
         def fastest(view: View) -> pl.DataFrame:
             rows = _of_workload(view, workload_id, hardware, quarantined)
-            keys = _ranked(rows, text, generator).drop_nulls(_LATENCY)
-            chosen = keys.head(n).select("record_id")
-            same = pl.col("record_id").is_in(chosen["record_id"].implode())
-            whole = rows.filter(same).select([*dict.fromkeys(["record_id", *selected])]).collect()
+            keys = _answering(rows, text, generator).drop_nulls(_LATENCY)
+            order = [_LATENCY, "record_id"]
+            chosen = keys.bottom_k(n, by=order).sort(order).select("record_id")
+            whole = (
+                rows.filter(of_records(chosen["record_id"]))
+                .select([*dict.fromkeys(["record_id", *selected])])
+                .collect()
+            )
             joined = chosen.join(whole, on="record_id", how="left", maintain_order="left")
             return joined.select(selected)
 
@@ -271,6 +276,17 @@ def preferred_generators(counts: pl.DataFrame, group: Sequence[str]) -> pl.DataF
     return pl.DataFrame(rows, schema=[*group, "generator"], orient="row")
 
 
+def of_records(record_ids: pl.Series) -> pl.Expr:
+    """Return a condition for records by id, as a scan of files asks it.
+
+    The rows of a workload are sorted by record_id, so that bounds let Polars pass over row groups; for `is_in` alone it
+    decodes all of them.
+    """
+    first, last = (pl.lit(bound, pl.String) for bound in (record_ids.min(), record_ids.max()))
+    column = pl.col("record_id")
+    return (column >= first) & (column <= last) & column.is_in(record_ids.implode())
+
+
 def known_columns(columns: Sequence[str] | None) -> list[str]:
     """Return the columns asked for, all of the schema for None.
 
@@ -293,10 +309,10 @@ def _of_workload(view: View, workload_id: str, hardware: str, quarantined: bool)
     return rows if quarantined else rows.filter(pl.col("quarantine").is_null())
 
 
-def _ranked(
+def _answering(
     rows: pl.LazyFrame, target: str, generator: str | None, columns: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Return the rows for a target's canonical text and of a code generator (None: the preferred one), fastest first.
+    """Return the rows for a target's canonical text and of a code generator (None: the preferred one).
 
     They have `columns`, those of _CHOOSING and _LATENCY.
     """
@@ -304,10 +320,11 @@ def _ranked(
     frame = rows.select(*needed, latency().alias(_LATENCY)).collect()
     texts = frame["target"].unique().to_list()
     same = [text for text in texts if canonical_target(json.loads(text)) == target]
-    frame = frame.filter(pl.col("target").is_in(same))
+    if len(same) < len(texts):
+        frame = frame.filter(pl.col("target").is_in(same))
     if generator is not None:
         frame = frame.filter(pl.col("generator") == generator)
-    return of_preferred_generator(frame).sort(_LATENCY, "record_id", nulls_last=True)
+    return of_preferred_generator(frame)
 
 
 def _canonical(target: Mapping[str, Any] | str) -> str:
