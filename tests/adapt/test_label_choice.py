@@ -151,6 +151,8 @@ def test_without_labels_the_model_is_as_it_was(source: SourceModel, pool: LabelP
     assert adapt(source, AdaptMode.residual, none, 0).ranker is source.ranker
     one_each = pool.labelled(np.arange(0, len(pool), PER_TASK))
     assert adapt(source, AdaptMode.residual, one_each, 0).ranker is source.ranker
+    alike = replace(pool.labelled(np.arange(32)), label=np.ones(32, np.float32))
+    assert adapt(source, AdaptMode.residual, alike, 0).ranker is source.ranker
     with pytest.raises(TrainError, match="no task with two"):
         adapt(source, AdaptMode.scratch, one_each, 0)
 

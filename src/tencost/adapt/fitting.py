@@ -103,7 +103,8 @@ def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> A
 
     Args:
         source: the model to start from.
-        mode: what becomes of it; without a task that has two labels, every mode but scratch leaves it as it is.
+        mode: what becomes of it; without a task that has two labels that differ, every mode but scratch leaves it as it
+            is.
         labels: labelled programs of the new hardware.
         seed: of what is random.
 
@@ -111,7 +112,7 @@ def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> A
         TrainError: scratch without labels, or fine_tune of a family that cannot go on learning.
     """
     config = base_config(source.info.model_config)
-    teaches = len(labels) > 0 and bool(np.bincount(labels.group).max() > 1)
+    teaches = _teaches(labels)
     if mode is AdaptMode.fine_tune and not isinstance(source.ranker, Tunable):
         raise TrainError(
             f"adapt.mode=fine_tune: expected a model of trees, or a blend with some, found one of the family "
@@ -139,6 +140,13 @@ def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> A
     corrected = CorrectedRanker(settings, source.spec)
     corrected.correct(source.ranker, source.spread, featurized(labels), seed)
     return Adapted(settings, corrected)
+
+
+def _teaches(labels: Samples) -> bool:
+    """Say whether a task has two labels that differ: only programs of one task are compared."""
+    order = np.argsort(labels.group, kind="stable")
+    group, label = labels.group[order], labels.label[order]
+    return bool(((group[1:] == group[:-1]) & (label[1:] != label[:-1])).any())
 
 
 def _splitting(config: ModelConfig) -> ModelConfig:
