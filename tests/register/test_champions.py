@@ -104,7 +104,7 @@ def test_a_cpu_that_none_fits_is_told_what_there_is() -> None:
 
 
 def test_without_a_registry_its_address_is_the_packaged_one(nowhere: Path) -> None:
-    with pytest.warns(PackagedChampionWarning, match=rf"tencost-{WIDE} .*tencost-epyc .*commit"):
+    with pytest.warns(PackagedChampionWarning, match=rf"tencost-{WIDE} .*tencost-zen5 .*commit"):
         folder = pull(f"models:/tencost-{WIDE}@champion", nowhere / "cache", root=nowhere)
     assert packaged_at(folder) is not None
     for address in (f"tencost-{WIDE}/1", f"tencost-{WIDE}@staging", "tencost-other@champion"):
