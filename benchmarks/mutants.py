@@ -106,6 +106,11 @@ TESTS: dict[str, list[str]] = {
     "train/stage.py": ["tests/train/test_train_stage.py"],
     "evaluate/stage.py": ["tests/evaluate/test_evaluate_stage.py"],
     "register/stage.py": ["tests/register/test_register_stage.py"],
+    "models/trees/leaf_values.py": [
+        "tests/adapt/test_leaf_values.py",
+        "tests/adapt/test_label_choice.py",
+    ],
+    "adapt/fitting.py": ["tests/adapt/test_label_choice.py"],
     "adapt/stage.py": ["tests/adapt/test_adapt_stage.py"],
     "compat/curves/label_curve_stage.py": ["tests/compat/test_label_curve.py"],
     "measure/stage.py": ["tests/measure/test_measure_run.py"],
