@@ -18,7 +18,7 @@ def made(seed: int, correlation: float, rows: int = 1) -> tuple[Any, ...]:
     random = np.random.default_rng(seed)
     leaves = random.integers(2, 5, (9 * rows, 4)).astype(np.int32)
     segment = np.repeat(np.arange(9), rows)
-    spreads = np.array([0.4, 0.3, 0.2, 0.1])
+    spreads = np.array([0.8, 0.6, 0.4, 0.2])
     score = random.normal(size=9)
     label = correlation * 0.2 * score + 0.1 * random.normal(size=9)
     group = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2])
