@@ -25,10 +25,12 @@ from tencost.models.programs.ranker.losses import RankingLoss, RankingMetrics
 MANY = 1000
 """From so many labels on, the correction is a model of its own, and reads all columns; trees get new leaf values from
 fewer."""
+SEVERAL = 300
+"""From so many labels on, trees whose leaves have new values get further trees, which split on what is new."""
 TRUSTED = 0.7
 """Share of the weight that labels give the model's own score: what it has wrong comes first."""
 TUNED_ROUNDS = 100
-"""fine_tune: further trees a booster."""
+"""Further trees a booster."""
 FOLDS = 5
 """Of labelled tasks, where there are so many."""
 LEAST_TASKS = 3
@@ -135,7 +137,10 @@ def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> A
         assert isinstance(source.ranker, Tunable)
         return Adapted(config, source.ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed))
     if len(labels) < MANY and isinstance(source.ranker, Tunable):
-        return Adapted(config, source.ranker.revalued(labels))
+        ranker = source.ranker.revalued(labels)
+        if len(labels) >= SEVERAL and isinstance(ranker, Tunable):
+            ranker = ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed)
+        return Adapted(config, ranker)
     settings = correction(source, labels)
     corrected = CorrectedRanker(settings, source.spec)
     corrected.correct(source.ranker, source.spread, featurized(labels), seed)
