@@ -18,9 +18,11 @@ from tencost.models.programs.bundle import load_bundle
 from tencost.models.programs.families.random import RandomConfig
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker.losses import RankingMetrics
+from tencost.programs.starting_points import shipped_starts
 from tencost.register import registry
 from tencost.register.pull import pull
 from tencost.train.data import Data
+from tencost.workers.hardware import resolve_hardware
 from toy_project import make_toy_project, toy_config, train_toy
 
 pytestmark = pytest.mark.usefixtures("undrawn_figures")
@@ -80,6 +82,10 @@ def test_every_mode_makes_a_bundle_that_is_served(
     version = stage.run(cfg, root)
     bundle = load_bundle(pull(version.uri, root / "cache", root=root), target_kind="llvm")
     assert bundle.info.family == "xgb"
+    starts = shipped_starts(bundle.folder)
+    assert starts is not None
+    assert starts.hardware == TURNED
+    assert starts.target == resolve_hardware(cfg.hardware).target, "what tuning compiles for"
     assert version.tags["labels"] == ("0" if mode is AdaptMode.zero_shot else "36")
     assert version.tags["adapt_mode"] == mode.value
 
@@ -87,7 +93,7 @@ def test_every_mode_makes_a_bundle_that_is_served(
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        (20, "residual is not better than the model as it was by more than a standard error"),
+        (20, "residual is not better than the model as it was by half of the 95 % interval"),
         (8, "These labels cannot show whether residual is better than the model as it was"),
     ],
 )
@@ -119,7 +125,7 @@ def test_what_is_no_better_is_not_registered(
 
 
 def test_what_is_better_than_the_model_as_it_was_takes_its_place(
-    toy: Callable[..., tuple[Config, Path]],
+    toy: Callable[..., tuple[Config, Path]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     cfg, root = toy("xgb", turned=True, labels=0)
     first = stage.run(cfg, root)
@@ -127,6 +133,9 @@ def test_what_is_better_than_the_model_as_it_was_takes_its_place(
     second = stage.run(replace(cfg, labels=36), root)
     assert second.number == first.number + 1
     assert registry.CHAMPION in second.aliases
+    capsys.readouterr()
+    assert stage.run(replace(cfg, labels=36), root).number == second.number
+    assert "is champion already, nothing is registered" in capsys.readouterr().err
 
 
 def test_a_second_version_leaves_the_champion_where_it_is(

@@ -24,9 +24,11 @@ from tencost.adapt.fitting import (
 from tencost.adapt.pool import LabelPool
 from tencost.config import AdaptMode
 from tencost.errors import TrainError
+from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import plain_config
 from tencost.models.programs.families.blend import BlendConfig, BlendRanker
 from tencost.models.programs.families.random import RandomConfig, RandomRanker
+from tencost.models.programs.families.xgb import XgbRanker
 from tencost.models.programs.ranker.losses import RankingMetrics
 
 
@@ -88,7 +90,8 @@ def test_labels_that_agree_with_the_model_leave_its_order(
 ) -> None:
     chosen = diverse(pool, pool.features.values, 60, 4, seed=0)
     labels = pool.labelled(chosen)
-    agreeing = replace(labels, label=(0.5 + 0.1 * source.ranker.predict(labels.features)))
+    said = 0.5 + 0.1 * source.ranker.predict(labels.features)
+    agreeing = replace(labels, label=said.astype(np.float32))
     adapted = adapt(source, AdaptMode.residual, agreeing, 0).ranker.predict(pool.features)
     assert np.corrcoef(adapted, pool.score)[0, 1] > 0.999
 
@@ -116,11 +119,57 @@ def test_a_blend_s_trees_get_leaves_that_correct_the_whole(pool: LabelPool, tmp_
     )
     assert after > before + 0.1
     others = [ranker.members[1].predict(test.features) for ranker in (blend, adapted)]
-    assert np.array_equal(*others), "one member corrects the whole"
+    assert np.array_equal(others[0], others[1]), "one member corrects the whole"
     adapted.save(tmp_path)
     loaded = BlendRanker(config, SPEC)
     loaded.load(tmp_path)
     assert np.array_equal(loaded.predict(test.features), adapted.predict(test.features))
+
+
+def test_trees_that_tell_nothing_apart_get_a_correction_beside_them(
+    source: SourceModel, pool: LabelPool
+) -> None:
+    labels = pool.labelled(diverse(pool, pool.features.values, 60, 4, seed=0))
+    known = samples(0, 30, second=0.0)
+    for settings in (replace(CONFIG, min_child_weight=1e9), replace(CONFIG, num_rounds=1)):
+        single = XgbRanker(settings, SPEC)
+        single.fit(known, known, seed=0, log=lambda *_: None)
+        other = SourceModel(single, source.info, 1.0)
+        adapted = adapt(other, AdaptMode.residual, labels, 0)
+        assert np.isfinite(adapted.ranker.predict(pool.features)).all()
+        assert pairwise(adapted) > 0.6
+    values = labels.features.values.copy()
+    values[:] = values[0]
+    alike = replace(labels, features=Ragged(values, labels.features.offsets))
+    assert np.isfinite(
+        adapt(source, AdaptMode.residual, alike, 0).ranker.predict(pool.features)
+    ).all()
+
+
+def test_a_blend_without_trees_gets_a_correction_and_no_further_trees(
+    source: SourceModel, pool: LabelPool
+) -> None:
+    member = {"family": "mlp", "hidden": 8, "epochs": 3}
+    blend = BlendRanker(BlendConfig(family="blend", reads=["toy"], members=[member, member]), SPEC)
+    known = samples(0, 30, second=0.0)
+    blend.fit(known, known, seed=0, log=lambda *_: None)
+    config = BlendConfig(family="blend", reads=["toy"], members=[member, member])
+    info = replace(source.info, family="blend", model_config=plain_config(config))
+    other = SourceModel(blend, info, 1.0)
+    labels = pool.labelled(diverse(pool, pool.features.values, 100, 8, seed=0))
+    adapted = adapt(other, AdaptMode.residual, labels, 0)
+    assert adapted.config.family == "corrected"
+    assert pairwise(adapted) > pairwise(Adapted(config, blend)) + 0.1
+    with pytest.raises(TrainError, match="adapt=residual"):
+        adapt(other, AdaptMode.fine_tune, labels, 0)
+
+
+def test_labels_that_are_no_numbers_are_refused(source: SourceModel, pool: LabelPool) -> None:
+    labels = pool.labelled(np.arange(32))
+    label = labels.label.copy()
+    label[3] = np.nan
+    with pytest.raises(TrainError, match="labels that are numbers"):
+        adapt(source, AdaptMode.residual, replace(labels, label=label), 0)
 
 
 def test_two_tasks_show_nothing(source: SourceModel) -> None:

@@ -15,7 +15,7 @@ from tencost.features.rows.kind import kind_of
 from tencost.features.rows.ragged import Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.models.programs.bundle import BundleInfo
-from tencost.models.programs.families.blend import BlendConfig
+from tencost.models.programs.families.blend import BlendConfig, BlendRanker
 from tencost.models.programs.families.corrected import CorrectedConfig, CorrectedRanker, base_config
 from tencost.models.programs.families.xgb import XgbConfig
 from tencost.models.programs.ranker import Ranker, Samples, Scores, Tunable, make_ranker
@@ -36,8 +36,8 @@ FOLDS = 5
 LEAST_TASKS = 3
 """Labelled tasks with programs to compare without which nobody can say whether the labels helped."""
 DECIDES = "pairwise"
-"""The metric of tasks left out that an adapted model has to be better in, by more than a standard error: the 95 %
-interval of a dozen tasks shows hardly any of the gains of a hundred labels, and corrections are held back already."""
+"""The metric of tasks left out that an adapted model has to be better in, by half of its 95 % interval: the whole one
+shows hardly any of the gains of a hundred labels, and corrections are held back already."""
 _SCRATCH_LEAF = 1e-3
 """Least sum of hessians in a leaf where a model is learnt from a few labels only: less than one program of ten adds."""
 _WEIGHTS = np.geomspace(0.05, 6.0, 25)
@@ -114,8 +114,10 @@ def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> A
         TrainError: scratch without labels, or fine_tune of a family that cannot go on learning.
     """
     config = base_config(source.info.model_config)
-    teaches = _teaches(labels)
-    if mode is AdaptMode.fine_tune and not isinstance(source.ranker, Tunable):
+    teaches = _differ_within(labels.label, labels.group)
+    if not np.isfinite(labels.label).all():
+        raise TrainError("expected labels that are numbers, found NaN or infinity")
+    if mode is AdaptMode.fine_tune and not _has_trees(source.ranker):
         raise TrainError(
             f"adapt.mode=fine_tune: expected a model of trees, or a blend with some, found one of the family "
             f"{source.info.family}, which cannot go on learning. Use adapt=residual"
@@ -136,22 +138,43 @@ def adapt(source: SourceModel, mode: AdaptMode, labels: Samples, seed: int) -> A
     if mode is AdaptMode.fine_tune:
         assert isinstance(source.ranker, Tunable)
         return Adapted(config, source.ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed))
-    if len(labels) < MANY and isinstance(source.ranker, Tunable):
-        ranker = source.ranker.revalued(labels)
-        if len(labels) >= SEVERAL and isinstance(ranker, Tunable):
-            ranker = ranker.tuned(labels, rounds=TUNED_ROUNDS, seed=seed)
-        return Adapted(config, ranker)
+    labels = featurized(labels)
+    revalued = _revalued(source.ranker, labels, seed) if len(labels) < MANY else None
+    if revalued is not None:
+        return Adapted(config, revalued)
     settings = correction(source, labels)
     corrected = CorrectedRanker(settings, source.spec)
-    corrected.correct(source.ranker, source.spread, featurized(labels), seed)
+    corrected.correct(source.ranker, source.spread, labels, seed)
     return Adapted(settings, corrected)
 
 
-def _teaches(labels: Samples) -> bool:
-    """Say whether a task has two labels that differ: only programs of one task are compared."""
-    order = np.argsort(labels.group, kind="stable")
-    group, label = labels.group[order], labels.label[order]
-    return bool(((group[1:] == group[:-1]) & (label[1:] != label[:-1])).any())
+def _has_trees(ranker: Ranker) -> bool:
+    """Say whether a model goes on learning; a blend does where a member does."""
+    if isinstance(ranker, BlendRanker):
+        return any(isinstance(member.ranker, Tunable) for member in ranker.members)
+    return isinstance(ranker, Tunable)
+
+
+def _revalued(ranker: Ranker, labels: Samples, seed: int) -> Ranker | None:
+    """Return trees whose leaves have new values; None without trees, or with none that tell the programs apart."""
+    if not _has_trees(ranker) or not _differ_within(ranker.predict(labels.features), labels.group):
+        return None
+    assert isinstance(ranker, Tunable)
+    with np.errstate(invalid="ignore"):  # trees of one leaf each
+        adapted = ranker.revalued(labels)
+    if not np.isfinite(adapted.predict(labels.features)).all():
+        return None
+    if len(labels) >= SEVERAL:
+        assert isinstance(adapted, Tunable)
+        return adapted.tuned(labels, rounds=TUNED_ROUNDS, seed=seed)
+    return adapted
+
+
+def _differ_within(values: npt.NDArray[np.floating], group: npt.NDArray[np.int64]) -> bool:
+    """Say whether two values of a task differ: only programs of one task are compared."""
+    order = np.argsort(group, kind="stable")
+    group, values = group[order], values[order]
+    return bool(((group[1:] == group[:-1]) & (values[1:] != values[:-1])).any())
 
 
 def _splitting(config: ModelConfig) -> ModelConfig:
@@ -234,7 +257,7 @@ def judge_held_out(
 
 
 def gains(figures: dict[str, HeldOutMetric]) -> bool:
-    """Say whether an adapted model is better on tasks that were left out, by about a standard error of their mean.
+    """Say whether an adapted model is better on tasks that were left out, by half of their 95 % interval.
 
     Args:
         figures: of :func:`judge_held_out`; empty ones show nothing.

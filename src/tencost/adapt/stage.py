@@ -1,7 +1,7 @@
 """Stage adapt: a registered model and a hundred labels to a registered model of new hardware.
 
 What was adapted is registered where labelled tasks that it did not see show it to be better than the model as it was,
-beyond their 95 % interval. Otherwise the model as it was stands in for the hardware, so that tuning finds it.
+by half of their 95 % interval. Otherwise the model as it was stands in for the hardware, so that tuning finds it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tencost.adapt.fitting import (
 )
 from tencost.adapt.measuring import Labeller
 from tencost.adapt.pool import LabelPool, device_values, read_pool
-from tencost.config import AdaptMode, Config, RunnerKind
+from tencost.config import AdaptMode, Config, HardwareConfig, RunnerKind
 from tencost.errors import ConfigError, TrainError
 from tencost.evaluate.interval import interval_text
 from tencost.features.rows.ragged import IntArray
@@ -47,7 +47,7 @@ from tencost.models.programs.bundle import (
 )
 from tencost.models.programs.bundle.calibration import fit_calibration
 from tencost.models.programs.ranker import Samples
-from tencost.programs.starting_points import shipped_starts
+from tencost.programs.starting_points import StartBook, shipped_starts
 from tencost.register import registry
 from tencost.register.pull import pull
 from tencost.register.registry import Version
@@ -119,8 +119,8 @@ class _Outcome:
             return lines
         if DECIDES in self.figures:
             reason = (
-                f"{self.mode.value} is not better than the model as it was by more than a standard error ({DECIDES} "
-                "of tasks left out), so it is not registered."
+                f"{self.mode.value} is not better than the model as it was by half of the 95 % interval "
+                f"({DECIDES} of tasks left out), so it is not registered."
             )
         else:
             reason = (
@@ -137,6 +137,8 @@ class _Outcome:
             return f"registered{as_it_was}, champion: the hardware had none"
         if self.refused:
             return "stays champion, nothing is registered"
+        if version.number == self.champion.number:
+            return "is champion already, nothing is registered"
         if version.number != self.champion.number and registry.CHAMPION in version.aliases:
             return f"registered, champion: better than version {self.champion.number}, the model as it was"
         return "registered, challenger; the champion stays"
@@ -204,9 +206,7 @@ def run(cfg: Config, root: Path) -> Version:
                 save_bundle(folder, adapted.ranker, info)
                 tracked.set_tag(tracking.BUNDLES_TAG, training_digest(folder.parent))
                 tracked.log_artifacts(folder.parent, registry.BUNDLES)
-                starts = shipped_starts(bundle.folder)
-                if starts is not None:
-                    folder = ship(folder, starts, Path(scratch) / folder.name)
+                folder = ship(folder, _starts(bundle, hardware), Path(scratch) / folder.name)
                 offer = registry.bundle_offer(
                     folder, hardware.description or hardware.name, pool.features
                 )
@@ -245,6 +245,12 @@ def choose_and_label(
         seconds = np.concatenate([seconds, ask(further)])
         positions = np.concatenate([positions, further])
     return LabelledPrograms(positions, seconds, "")
+
+
+def _starts(bundle: Bundle, hardware: HardwareConfig) -> StartBook:
+    """Return the model's starting points for the new hardware, whose target tuning takes from there."""
+    shipped = shipped_starts(bundle.folder)
+    return StartBook(hardware.name, hardware.target, () if shipped is None else shipped.starts)
 
 
 def _source(cfg: Config, root: Path) -> Bundle:
