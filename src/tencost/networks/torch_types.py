@@ -31,10 +31,12 @@ def with_types_written(program: Any) -> Any:
         name = _name(node)
         if name in _COMPARISONS:
             _cast(graph, node, torch.result_type(*map(_value, node.args[:2])))
+        elif node.target is torch.ops.aten.clamp.Tensor:
+            _as_extremes(graph, node, found.dtype)
         elif name in _AS_RESULT:
             _cast(graph, node, found.dtype)
-            if node.target is torch.ops.aten.clamp.default and not found.is_floating_point():
-                _bound(node, torch.iinfo(found.dtype))
+            if node.target is torch.ops.aten.clamp.default:
+                _bound(node, found.dtype)
         elif name == "select" and isinstance(node.args[2], int) and node.args[2] < 0:
             node.update_arg(2, node.args[2] + _value(node.args[0]).shape[node.args[1]])
     program.graph_module.recompile()
@@ -72,12 +74,45 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
     return emit(relax.op.trunc(quotient)) if "float" in kind else quotient
 
 
-def _bound(node: Any, range_: Any) -> None:
-    """Write the bounds that a clamp of whole numbers lacks: the frontend takes infinity for them."""
-    bounds = {"min": range_.min, "max": range_.max}
-    written = {**dict(zip(bounds, node.args[1:], strict=False)), **node.kwargs}
-    bounds |= {name: bound for name, bound in written.items() if bound is not None}
-    node.args, node.kwargs = (node.args[0], *bounds.values()), {}
+def _bounds(node: Any) -> dict[str, Any]:
+    """Return what a clamp is told, min and max, without those that are None."""
+    told = {**dict(zip(("min", "max"), node.args[1:], strict=False)), **node.kwargs}
+    return {name: bound for name, bound in told.items() if bound is not None}
+
+
+def _bound(node: Any, dtype: Any) -> None:
+    """Write bounds as the frontend takes them: for whole numbers both, which it takes infinity for, and in order.
+
+    Of a lower bound above the upper one PyTorch takes the upper one; -3 is 253 for bytes.
+    """
+    import torch
+
+    bounds = _bounds(node)
+    if not dtype.is_floating_point:
+        told = {name: int(torch.tensor(bound).to(dtype)) for name, bound in bounds.items()}
+        bounds = {"min": torch.iinfo(dtype).min, "max": torch.iinfo(dtype).max, **told}
+    if len(bounds) == 2:
+        bounds["min"] = min(bounds["min"], bounds["max"])
+    node.args, node.kwargs = (node.args[0], bounds.get("min"), bounds.get("max")), {}
+
+
+def _as_extremes(graph: Any, node: Any, dtype: Any) -> None:
+    """Compute a clamp by tensors as the larger and the smaller of two: the frontend knows it for numbers."""
+    import torch
+
+    value = node.args[0]
+    ways = {"min": torch.ops.aten.maximum.default, "max": torch.ops.aten.minimum.default}
+    bounds = _bounds(node)
+    for name, way in ways.items():
+        if name not in bounds:
+            continue
+        with graph.inserting_before(node):
+            made = graph.call_function(way, (value, bounds[name]))
+        made.meta["val"] = way(_value(value).to(dtype), _value(bounds[name]).to(dtype))
+        _cast(graph, made, dtype)
+        value = made
+    node.replace_all_uses_with(value)
+    graph.erase_node(node)
 
 
 def _name(node: Any) -> str:
