@@ -110,7 +110,6 @@ TESTS: dict[str, list[str]] = {
         "tests/adapt/test_leaf_values.py",
         "tests/adapt/test_label_choice.py",
     ],
-    "adapt/fitting.py": ["tests/adapt/test_label_choice.py"],
     "adapt/stage.py": ["tests/adapt/test_adapt_stage.py"],
     "compat/curves/label_curve_stage.py": ["tests/compat/test_label_curve.py"],
     "measure/stage.py": ["tests/measure/test_measure_run.py"],
