@@ -14,6 +14,7 @@ from tencost.adapt.fitting import (
     LEAST_TASKS,
     MANY,
     Adapted,
+    HeldOutMetric,
     SourceModel,
     adapt,
     committee,
@@ -24,6 +25,7 @@ from tencost.adapt.fitting import (
 from tencost.adapt.pool import LabelPool
 from tencost.config import AdaptMode
 from tencost.errors import TrainError
+from tencost.evaluate.interval import Interval
 from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import plain_config
 from tencost.models.programs.families.blend import BlendConfig, BlendRanker
@@ -170,6 +172,20 @@ def test_labels_that_are_no_numbers_are_refused(source: SourceModel, pool: Label
     label[3] = np.nan
     with pytest.raises(TrainError, match="labels that are numbers"):
         adapt(source, AdaptMode.residual, replace(labels, label=label), 0)
+
+
+@pytest.mark.parametrize(
+    ("pairwise_gain", "top1_gain", "registered"),
+    [(0.03, 0.0, True), (0.03, -0.01, False), (0.009, 0.05, False), (0.01, 0.0, False)],
+)
+def test_better_by_half_of_the_interval_and_no_slower_at_first(
+    pairwise_gain: float, top1_gain: float, registered: bool
+) -> None:
+    figures = {
+        name: HeldOutMetric(0.8, 0.8 + gain, Interval(gain, 0.02, 12))
+        for name, gain in (("pairwise", pairwise_gain), ("top1", top1_gain))
+    }
+    assert gains(figures) is registered
 
 
 def test_two_tasks_show_nothing(source: SourceModel) -> None:

@@ -1,7 +1,8 @@
 """Stage adapt: a registered model and a hundred labels to a registered model of new hardware.
 
 What was adapted is registered where labelled tasks that it did not see show it to be better than the model as it was,
-by half of their 95 % interval. Otherwise the model as it was stands in for the hardware, so that tuning finds it.
+by half of their 95 % interval, and its first choices no slower. Otherwise the model as it was stands in for the
+hardware, so that tuning finds it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.console import Console
 from tencost.adapt.choice import diverse, uncertain
 from tencost.adapt.fitting import (
     DECIDES,
+    FIRST_CHOICE,
     LEAST_TASKS,
     Adapted,
     HeldOutMetric,
@@ -120,7 +122,7 @@ class _Outcome:
         if DECIDES in self.figures:
             reason = (
                 f"{self.mode.value} is not better than the model as it was by half of the 95 % interval "
-                f"({DECIDES} of tasks left out), so it is not registered."
+                f"({DECIDES} of tasks left out), or is worse in {FIRST_CHOICE}, so it is not registered."
             )
         else:
             reason = (
