@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tencost.config.composition import compose
-from tencost.errors import ConfigError
+from tencost.errors import ConfigError, MeasureError
 from tencost.measure.network_list import listed_networks
 from tencost.measure.stage import collect_networks
 from tencost.networks.network import variant_name
@@ -75,3 +75,24 @@ def test_a_list_goes_on_where_it_was(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "bert_tiny-s8: " not in printed
     collect_networks(config, tmp_path, listed=True)
     assert "tasks" not in capfd.readouterr().err
+
+
+@pytest.mark.tvm
+def test_a_network_that_cannot_be_imported_does_not_end_a_list(tmp_path: Path) -> None:
+    config, _ = compose(["hardware=local", "measure.name=small"])
+    entries = [
+        {"network": "bert_tiny", "size": 8, "name": "few_words", "config.vocab_size": 2},
+        {"network": "bert_tiny", "size": 8},
+    ]
+    config = replace(config, measure=replace(config.measure, networks=entries))
+    with pytest.raises(MeasureError, match=r"(?s)found 1 that cannot; .*few_words-s8: .*index out of range"):
+        collect_networks(config, tmp_path, listed=True)
+    written = tmp_path.rglob("network_info/*.json")
+    assert [path.stem for path in written] == ["bert_tiny-s8"]
+
+
+def test_networks_as_they_are_compiled_have_names_of_their_own() -> None:
+    config, _ = compose(["measure=compiled"])
+    names = [variant_name(definition) for definition in listed_networks(config.measure.networks)]
+    assert len(names) == len(set(names))
+    assert {"resnet_18-b8-s160", "bert_base-s16", "dlrm-b4096"} <= set(names)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tencost.config import Config, HardwareConfig, NetworkConfig, RunnerKind
-from tencost.errors import MeasureError
+from tencost.errors import MeasureError, TencostError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.programs.native_messages import native_messages_to
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
@@ -45,7 +45,7 @@ def collect_networks(
 
     Raises:
         ConfigError: the network's definition does not fit.
-        MeasureError: it cannot be imported, or the disk is full.
+        MeasureError: it cannot be imported, or the disk is full. Of a list the others are imported first.
     """
     from tencost.measure.network_list import listed_networks
     from tencost.networks.network import variant_name
@@ -57,10 +57,22 @@ def collect_networks(
             shapes = (f"{name} {item.shape}" for name, item in definition.inputs.items())
             sys.stdout.write(f"{variant_name(definition)}: {', '.join(shapes)}\n")
         return collection.path
-    present = set(collection.networks()) if listed else set()
+    if not listed:
+        _import_network(cfg, cfg.network, collection, root)
+        return collection.path
+    present, refused = set(collection.networks()), []
     for definition in definitions:
-        if variant_name(definition) not in present:
+        if variant_name(definition) in present:
+            continue
+        try:
             _import_network(cfg, definition, collection, root)
+        except TencostError as error:
+            refused.append(f"{variant_name(definition)}: {error}")
+    if refused:
+        raise MeasureError(
+            f"expected networks that can be imported, found {len(refused)} that cannot; all others of the list are in "
+            f"{_relative(collection.path, root)}.\n" + "\n".join(refused)
+        )
     return collection.path
 
 

@@ -146,7 +146,7 @@ def torch_network(config: NetworkConfig, *, calibrated: bool = True) -> Any:
 def _running(config: NetworkConfig) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
             f"network {config.name!r} does not run on its configured inputs: {error}"
         ) from error
