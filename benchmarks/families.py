@@ -5,7 +5,8 @@
 Each candidate is trained once a fold of networks (:mod:`tencost.train.data.folds`) and a seed, scores the fold's
 programs, and is compared with what was measured of them. A row is a candidate: means over folds and seeds, and its
 difference to the first row with a 95 % interval over the folds' tasks (the same resamples on both sides; seeds are
-averaged before). ``a+b`` is the average of two candidates, each over the standard deviation of its own scores. Test
+averaged before). ``a+b`` is the average of two candidates, each over the standard deviation of its own scores. ``a@25``
+learns from a quarter of the networks that a fold leaves, others with each seed: the learning curve over networks. Test
 networks are not looked at. Needs the stages up to `splits` of the dataset, and `features=tiles` for the candidate that
 reads it.
 
@@ -18,9 +19,11 @@ import argparse
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from rich.console import Console
 from rich.progress import Progress
@@ -32,7 +35,7 @@ from tencost.evaluate.interval import LEVEL, resample_tasks
 from tencost.evaluate.metrics import Floats
 from tencost.evaluate.scoring import SeedScore, score_records, statistic
 from tencost.evaluate.truth import Truth
-from tencost.models.programs.ranker import make_ranker
+from tencost.models.programs.ranker import Samples, make_ranker
 from tencost.train.data import Data
 from tencost.train.data.folds import (
     Fold,
@@ -85,10 +88,11 @@ class Tried:
         )
 
     def _config(self, name: str) -> Config:
-        return compose([*self._of, *CANDIDATES[name]])[0]
+        return compose([*self._of, *CANDIDATES[name.partition("@")[0]]])[0]
 
     def scores(self, name: str, seed: int) -> pl.DataFrame:
         """Train a candidate once a fold: fold (int32), record_id, raw (float64, null for a program without rows)."""
+        percent = int(name.partition("@")[2] or 100)
         cfg = self._config(name)
         data = Data(cfg, Path.cwd())
         material = read_material(cfg, data)
@@ -97,7 +101,8 @@ class Tried:
         # Not the material's own folds: a slow family has fewer.
         for at, fold in enumerate(samples_without_folds(self.folds, data.records, train, valid)):
             ranker = make_ranker(cfg.model, material.spec)
-            learn, watch = without(train, valid, fold)
+            foreign = ~self._drawn(train, self.folds[at], percent, seed)
+            learn, watch = without(train, valid, replace(fold, train=fold.train | foreign))
             ranker.fit(learn, watch, seed=seed, log=lambda *_: None)
             for part in fold_programs(train, valid, fold):
                 raw = pl.Series("raw", ranker.predict(part.features), pl.Float64).fill_nan(None)
@@ -107,6 +112,20 @@ class Tried:
                     )
                 )
         return pl.concat(frames)
+
+    def _drawn(self, train: Samples, fold: Fold, percent: int, seed: int) -> npt.NDArray[np.bool_]:
+        """Return whether each program is of a network that is drawn of those that a fold leaves; all of 100 %."""
+        stem = pl.col("network").str.split("-").list.first()
+        left_out = {network.split("-")[0] for network in fold.networks}
+        workload = dict(self.data.records.select("record_id", "workload_id").iter_rows())
+        of_sample = np.array([workload[record] for record in train.record_id.tolist()])
+        tasks = self.data.tasks.with_columns(stem.alias("stem")).filter(
+            pl.col("workload_id").is_in(of_sample.tolist()), ~pl.col("stem").is_in(list(left_out))
+        )
+        stems = tasks["stem"].unique().sort().to_numpy()
+        drawn = np.random.default_rng(seed).permutation(stems)[: -(-len(stems) * percent // 100)]
+        kept = tasks.filter(pl.col("stem").is_in(drawn.tolist()))["workload_id"].unique()
+        return np.isin(of_sample, kept.to_list())
 
 
 class Judged:
@@ -158,9 +177,9 @@ def main() -> None:
         "candidates",
         nargs="*",
         default=[*CANDIDATES, *SUMS],
-        help="names, a+b",
+        help="names, a+b, a@percent of the networks",
     )
-    parser.add_argument("--dataset", default="tencost-epyc")
+    parser.add_argument("--dataset", default="tencost-zen5")
     parser.add_argument("--split", default="by_network")
     parser.add_argument("--hardware", default="epyc-avx512-1c")
     parser.add_argument("--seeds", type=int, default=1)
@@ -168,7 +187,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/families"))
     asked = parser.parse_args()
     members = list(dict.fromkeys(one for name in asked.candidates for one in name.split("+")))
-    if unknown := [one for one in members if one not in CANDIDATES]:
+    if unknown := [one for one in members if one.partition("@")[0] not in CANDIDATES]:
         parser.error(f"expected candidates of {', '.join(CANDIDATES)}; found {', '.join(unknown)}")
 
     os.environ["OMP_NUM_THREADS"] = "1"
