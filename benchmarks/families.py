@@ -136,33 +136,41 @@ class Judged:
         self._seeds = sorted({seed for _, seed in scores})
         first = next(iter(scores.values()))
         folds = Folds(tried.data)
-        self._truths: list[Truth] = [
+        self.truths: list[Truth] = [
             folds.truth(fold.networks, first.filter(pl.col("fold") == at)["record_id"].to_list())
             for at, fold in enumerate(tried.folds)
         ]
         self._drawn = [
             resample_tasks(truth.stratum, NUM_RESAMPLES, seed=at)
-            for at, truth in enumerate(self._truths)
+            for at, truth in enumerate(self.truths)
         ]
 
     def figures(self, name: str) -> dict[str, Floats]:
         """Return metric -> [1 + NUM_RESAMPLES]: the mean over folds and seeds, of all tasks and of each resample."""
         found: dict[str, list[Floats]] = {metric: [] for metric in METRICS}
-        for at, (truth, drawn) in enumerate(zip(self._truths, self._drawn, strict=True)):
+        for at, (truth, drawn) in enumerate(zip(self.truths, self._drawn, strict=True)):
             counts = np.concatenate([np.ones((1, drawn.shape[1])), drawn])
             seeds = [self._score(name, seed, at, truth) for seed in self._seeds]
             for metric in METRICS:
                 found[metric].append(statistic(metric, truth, seeds)(counts))
         return {metric: np.mean(values, axis=0) for metric, values in found.items()}
 
+    def total(self, name: str, at: int, truth: Truth) -> Floats:
+        """Return the mean of all seeds' scores of a fold's programs: float64 [N]."""
+        return np.mean([self._raw(name, seed, at, truth) for seed in self._seeds], axis=0)
+
     def _score(self, name: str, seed: int, at: int, truth: Truth) -> SeedScore:
+        raw = self._raw(name, seed, at, truth)
+        return score_records(truth, raw, raw)
+
+    def _raw(self, name: str, seed: int, at: int, truth: Truth) -> Floats:
         total = np.zeros(len(truth.record_id))
         for member in name.split("+"):
             one = self._scores[member, seed].filter(pl.col("fold") == at)
             known = dict(one.select("record_id", "raw").iter_rows())
             raw = np.array([known[key] for key in truth.record_id.tolist()], dtype=np.float64)
             total += raw / np.nanstd(raw)
-        return score_records(truth, total, total)
+        return total
 
 
 def _train(of: tuple[str, str, str], name: str, seed: int, path: Path) -> None:

@@ -61,7 +61,13 @@ class Folds:
                 if measured.join(split, on="record_id", how="semi").is_empty():
                     continue  # the networks of this fold were not measured on it
                 truths[hardware] = build_truth(
-                    measured, split, self._data.tasks, hardware, "test", networks
+                    measured,
+                    split,
+                    self._data.tasks,
+                    hardware,
+                    "test",
+                    networks,
+                    self._data.rule_times,
                 )
             several = bool(self._data.cfg.hardware.members)
             self._truths[name] = join_truths(truths) if several else next(iter(truths.values()))

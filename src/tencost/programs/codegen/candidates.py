@@ -168,9 +168,11 @@ def _key(candidate: Candidate) -> tuple[Any, ...]:
 
 
 def _order(candidate: Candidate, cores: int) -> tuple[Any, ...]:
-    """Return what the rule sorts by: a depthwise convolution's borders are padded band by band; then by tiles."""
+    """Return what the rule sorts by: borders are padded where that is better done (`padded_near`); then by tiles."""
     product = candidate.product
-    whole = bool(product.copied) and not candidate.overlaps and candidate.near != product.apart
+    whole = (
+        bool(product.copied) and not candidate.overlaps and candidate.near != product.padded_near
+    )
     order = order_of(product, candidate.tile, candidate.decisions, candidate.cycles, cores)
     return whole, *order, candidate.overlaps
 
@@ -188,7 +190,7 @@ def _all(
         for tile in register_tiles(product, vectors, overlapping=overlaps):
             wide = registers.widened_product(product, tile, cores) if overlaps else product
             computed = share * math.prod(wide.extents) / math.prod(product.extents)
-            for near in nears if every else (product.apart and nears[-1],):
+            for near in nears if every else (product.padded_near and nears[-1],):
                 for decisions in _decisions(wide, tile, cores, near, every=every):
                     cycles = computed * cycles_of(wide, vectors, tile, decisions, cores)
                     cycles += copied

@@ -92,7 +92,7 @@ def designs(mod: Any, target: Any) -> list[Design]:
         return []
     cores = int(Target(target).attrs.get("num-cores", 1))
     spaces = []
-    for near in (product.apart, not product.apart) if product.copied else (False,):
+    for near in (product.padded_near, not product.padded_near) if product.copied else (False,):
         tile_seeds = tuple(product_seeds(product, vectors, cores, near=near))
         tile_seeds = tile_seeds if vectors.lost(product.lanes) < 2 else tile_seeds[:HALF_SEEDS]
         schedule = Schedule(mod, debug_mask=0, error_render_level="none")
@@ -250,6 +250,8 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     middle = [*(row[1] for row in rows), column[1]]
     inside = [*(split[1] for split in sums), *(row[2] for row in rows), column[2]]
     schedule.reorder(*outer, *middle, *(split[0] for split in sums), *inside, lane)
+    if product.shuffled:
+        _load_vectors(schedule, block, product, sums[-1][0])
     last, lanes = None, product.lanes
     if product.after:
         last = schedule.get_sblock(product.after[-1])
@@ -278,7 +280,7 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
     if cores > 1:
         last_outer = schedule.fuse(*outer)
         schedule.parallel(last_outer)
-    for name in product.copied:
+    for name in () if product.shuffled else product.copied:
         pad = schedule.get_sblock(name)
         if near:
             schedule.compute_at(pad, last_outer, preserve_unit_loops=True)
@@ -287,6 +289,26 @@ def _tile(schedule: Any, product: Product, first: Decisions, cores: int, near: b
                 schedule.vectorize(schedule.split(final, [None, product.lanes])[1])
         else:
             _pad(schedule, pad, product, cores)
+
+
+def _load_vectors(schedule: Any, block: Any, product: Product, loop: Any) -> None:
+    """Hold a tile's vectors of the operand whose channels are shuffled, for a tap: LLVM then shuffles registers.
+
+    What pads is computed there. From a tensor in memory, each number of a vector would be read by itself.
+    """
+    if product.copied:
+        held = schedule.get_sblock(product.copied[-1])
+        schedule.set_scope(held, 0, "local")
+    else:
+        names = [str(region.source.name) for region in schedule.get(block).reads]
+        held = schedule.cache_read(block, names.index(product.shuffled), "local")
+    schedule.compute_at(held, loop, preserve_unit_loops=True)
+    copied = len(schedule.get(held).iter_vars)
+    *others, last = schedule.get_loops(held)[-copied:]
+    whole, lane = schedule.split(last, [None, product.lanes])
+    for each in (*others, whole):
+        schedule.unroll(each)
+    schedule.vectorize(lane)
 
 
 def _pad(schedule: Any, pad: Any, product: Product, cores: int) -> None:
