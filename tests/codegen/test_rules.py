@@ -24,6 +24,7 @@ def functions(mod: Any) -> list[Any]:
     return [one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc)]
 
 
+SCALE_48 = relax.const(np.linspace(1, 2, 48, dtype=np.float32))
 SCALE = [relax.const(np.linspace(1, 2, 32, dtype=np.float32)) for _ in range(2)]
 
 
@@ -90,6 +91,35 @@ OPERATORS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any]]] = {
     "pooling, channels last": (
         [(1, 32, 30, 16)],
         lambda x: op.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC"),
+    ),
+    "average pooling, channels last": (
+        [(1, 9, 11, 48)],
+        lambda x: op.multiply(op.nn.avg_pool2d(x, (3, 3), (2, 2), (1, 1), layout="NHWC"), SCALE_48),
+    ),
+    "one group of a few images, channels last": (
+        [(2, 6, 5, 48), (48,), (48,)],
+        lambda x, g, b: op.nn.group_norm(x, g, b, 1, 3, [1, 2]),
+    ),
+    "groups of four channels": (
+        [(1, 9, 8, 64), (3, 3, 4, 64)],
+        lambda x, w: op.nn.conv2d(
+            x, w, padding=1, groups=16, data_layout="NHWC", kernel_layout="HWIO"
+        ),
+    ),
+    "groups of two channels, without padding": (
+        [(1, 9, 8, 32), (3, 3, 2, 32), (32,)],
+        lambda x, w, b: op.nn.relu(
+            op.add(
+                op.nn.conv2d(x, w, strides=2, groups=16, data_layout="NHWC", kernel_layout="HWIO"),
+                b,
+            )
+        ),
+    ),
+    "groups of two rows of vectors": (
+        [(1, 9, 8, 96), (3, 3, 32, 96)],
+        lambda x, w: op.nn.conv2d(
+            x, w, strides=2, padding=1, groups=3, data_layout="NHWC", kernel_layout="HWIO"
+        ),
     ),
     "average pooling": ([(1, 6, 14, 14)], lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2))),
     "mean of pixels": ([(2, 24, 7, 7)], lambda x: op.mean(x, [2, 3])),
@@ -197,7 +227,7 @@ def test_padding_below_a_pooling_is_done_in_bands(
 ) -> None:
     """A whole padded image would be written and read again; several cores get several bands each."""
     mod = network(
-        [(1, 32, 30, 16)],
+        [(1, 32, 30, 12)],  # channels that are no whole vectors
         lambda x: op.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC"),
     )
     by_rule = rules.schedule_rest(mod, target | {"num-cores": cores})
@@ -212,6 +242,39 @@ def test_padding_below_a_pooling_is_done_in_bands(
     shared = [one for one, other in zip(pad, pool, strict=False) if one.same_as(other)]
     assert np.prod([int(loop.extent) for loop in shared]) == bands
     assert (shared[0].kind == tirx.ForKind.PARALLEL) == (cores > 1)
+
+
+@pytest.mark.parametrize(
+    ("pool", "sums"),
+    [
+        (lambda x: op.nn.max_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC"), "pool_max_update"),
+        (lambda x: op.nn.avg_pool2d(x, (3, 3), (1, 1), (1, 1), layout="NHWC"), "pool_sum_update"),
+    ],
+)
+def test_a_window_of_whole_vectors_is_summed_vector_by_vector(
+    pool: Callable[[Any], Any], sums: str, target: dict[str, Any]
+) -> None:
+    by_rule = rules.schedule_rest(network([(1, 32, 30, 16)], pool), target)
+    (name,) = [one for one in by_rule.functions if isinstance(by_rule[one], tirx.PrimFunc)]
+    schedule = tvm.s_tir.Schedule(
+        tvm.IRModule({"main": by_rule[name].with_attr("global_symbol", "main")})
+    )
+    *around, rows, columns, lane = map(schedule.get, schedule.get_loops(schedule.get_sblock(sums)))
+    kinds = [loop.kind for loop in (rows, columns, lane)]
+    assert kinds == [tirx.ForKind.UNROLLED, tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED]
+    pad = [schedule.get(loop) for loop in schedule.get_loops(schedule.get_sblock("pad_temp"))]
+    assert all(one.same_as(other) for one, other in zip(around, pad, strict=False))
+
+
+def test_a_group_norm_is_summed_in_vectors(target: dict[str, Any]) -> None:
+    """Both sums, of numbers and of squares; as they were, one number after the other, it took ten times as long."""
+    shapes = [(1, 8, 8, 32), (32,), (32,)]
+    body = lambda x, g, b: op.nn.group_norm(x, g, b, 1, 3, [1, 2])  # noqa: E731
+    by_rule = rules.schedule_rest(network(shapes, body), target)
+    text = by_rule.script()
+    assert "_v0_rf" in text
+    assert "_v1_rf" in text
+    assert "T.vectorized" in text
 
 
 @pytest.mark.parametrize(

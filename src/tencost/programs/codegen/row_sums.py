@@ -54,12 +54,14 @@ def _split(schedule: Any, block: Any, width: int) -> None:
 
 
 def _lies_in_rows(schedule: Any, block: Any) -> bool:
-    """Say whether a nest sums float32 into one tensor, and what it reads lies in a row along its last axis.
+    """Say whether a nest sums float32, and what it reads lies in a row along its last axis.
+
+    It may have two sums, of numbers and of their squares.
 
     A number that is read only if it is there (below a padding) is asked for one by one: TVM makes no vectors of it.
     """
     stmt = schedule.get(block)
-    if len(stmt.writes) != 1 or str(stmt.writes[0].source.dtype) != "float32":
+    if {str(region.source.dtype) for region in stmt.writes} != {"float32"}:
         return False
     if "if" in called(stmt.body):
         return False

@@ -74,6 +74,8 @@ MAX_ROWS, MAX_COLUMNS = 6, 64
 """Sums held in registers at a time: of the 32 registers of AVX-512, 24 and what is read."""
 MIN_DEPTH = 16
 """Numbers of a sum below which registers are not worth filling: a depthwise convolution has nine."""
+WINDOW = 64
+"""Numbers of a sum over a window, at most, that is done for a vector at a time."""
 MAX_BAND = 8
 """Rows of a pooled image that are padded for at a time, at most."""
 MORE_WORK = 1.3
@@ -126,7 +128,7 @@ def scheduled(function: Any, target: dict[str, Any]) -> Any:
     tried(_inline, schedule)
     schedule = Schedule(IRModule({"main": with_simple_indices(schedule.mod["main"])}))
     tried(split_at_divisors, schedule)
-    tried(_order, schedule, cores)
+    tried(_order, schedule, cores, 0 if vectors is None else vectors.lanes)
     schedule = _in_rows(schedule, cores, 0 if vectors is None else vectors.lanes)
     tried(move_in_vectors, schedule)
     if cores > 1:
@@ -229,10 +231,11 @@ def _worth_inlining(schedule: Any, block: Any, readers: Sequence[Any]) -> bool:
     return reads <= 4 * size or not calls
 
 
-def _order(schedule: Any, cores: int) -> None:
+def _order(schedule: Any, cores: int, lanes: int) -> None:
     """Put the axis innermost along which the fewest operands of a sum jump; of equal ones one that is not summed.
 
-    Of a sum over all but that axis, as of an image's pixels, each core gets a part of it.
+    Of a sum over all but that axis, as of an image's pixels, each core gets a part of it. A window's is done for a
+    vector of numbers at a time, which stays in a register.
     """
     for block in nests_of(schedule):
         kinds = kinds_of(schedule, block)
@@ -261,6 +264,9 @@ def _order(schedule: Any, cores: int) -> None:
         tile = _tile(schedule, loops[shared], loops[inner]) if worth_tiling else None
         if shared is None or tile is None:
             around, last = [loops[axis] for axis in outer], loops[inner]
+            if 1 < depth <= WINDOW and lanes and extent_of(schedule, last) % lanes == 0:
+                _sum_window(schedule, block, around, sums, schedule.split(last, [None, lanes]))
+                continue
             few = _iterations(schedule, around) < cores
             if few and size_of(schedule, block) >= PARALLEL_NUMBERS:
                 extent = extent_of(schedule, last)
@@ -282,6 +288,32 @@ def _order(schedule: Any, cores: int) -> None:
         *_, row, column = schedule.get_loops(start)
         schedule.unroll(row)
         schedule.vectorize(column)
+
+
+def _sum_window(
+    schedule: Any, block: Any, around: Sequence[Any], sums: Sequence[Any], last: Sequence[Any]
+) -> None:
+    """Sum a window for one vector after the other, with what is padded for it and what is made of each sum alone.
+
+    Windows overlap, so that padding is done again for each of them: of numbers that the first cache has, a pooling of
+    3 by 3 takes .45 to .6 of what it takes with a padded image, or band of it.
+    """
+    vector, lane = last
+    schedule.reorder(*around, vector, *sums, lane)
+    schedule.vectorize(lane)
+    readers = schedule.get_consumers(block)
+    is_alone = len(readers) == 1 and set(kinds_of(schedule, readers[0])) == {"S"}
+    if is_alone and tried(schedule.reverse_compute_at, readers[0], vector):
+        schedule.vectorize(schedule.get_loops(readers[0])[-1])
+    for pad in schedule.get_producers(block):
+        is_alone = len(schedule.get_consumers(pad)) == 1 and _is_padding(schedule, pad)
+        if is_alone and tried(schedule.compute_at, pad, vector):
+            schedule.set_scope(pad, 0, "local")
+            schedule.vectorize(schedule.get_loops(pad)[-1])
+    start = schedule.decompose_reduction(block, sums[0])
+    schedule.vectorize(schedule.get_loops(start)[-1])
+    for loop in sums:
+        schedule.unroll(loop)
 
 
 def _shared_axis(block: Any, outer: Sequence[int], inner: int, kinds: str) -> int | None:
@@ -319,10 +351,11 @@ def _banded(schedule: Any, cores: int) -> Any:
     """Return a schedule that pads below a sum over windows for a band of the image's rows, not as a whole before."""
     for pad in nests_of(schedule):
         readers = schedule.get_consumers(pad)
-        is_padding = called(schedule.get(pad).body) == {"if"} and set(kinds_of(schedule, pad)) == {
-            "S"
-        }
-        if not is_padding or len(readers) != 1 or "R" not in kinds_of(schedule, readers[0]):
+        if (
+            not _is_padding(schedule, pad)
+            or len(readers) != 1
+            or "R" not in kinds_of(schedule, readers[0])
+        ):
             continue
         trial = schedule.copy()
         block, reader = (
@@ -342,6 +375,10 @@ def _banded(schedule: Any, cores: int) -> Any:
         if tried(trial.compute_at, block, outer) and _work(trial) <= MORE_WORK * _work(schedule):
             schedule = trial
     return schedule
+
+
+def _is_padding(schedule: Any, block: Any) -> bool:
+    return called(schedule.get(block).body) == {"if"} and set(kinds_of(schedule, block)) == {"S"}
 
 
 def _in_rows(schedule: Any, cores: int, lanes: int) -> Any:
