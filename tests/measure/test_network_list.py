@@ -85,7 +85,9 @@ def test_a_network_that_cannot_be_imported_does_not_end_a_list(tmp_path: Path) -
         {"network": "bert_tiny", "size": 8},
     ]
     config = replace(config, measure=replace(config.measure, networks=entries))
-    with pytest.raises(MeasureError, match=r"(?s)found 1 that cannot; .*few_words-s8: .*index out of range"):
+    with pytest.raises(
+        MeasureError, match=r"(?s)found 1 that cannot; .*few_words-s8: .*index out of range"
+    ):
         collect_networks(config, tmp_path, listed=True)
     written = tmp_path.rglob("network_info/*.json")
     assert [path.stem for path in written] == ["bert_tiny-s8"]

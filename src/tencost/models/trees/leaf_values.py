@@ -32,7 +32,7 @@ NOISE = 0.1
 CORRELATION = 0.7
 """Expected between labels and scores of programs of one task."""
 WORTH = 5.0
-"""As how many labels both expectations count: without them, the labels of a task or two would reverse the model sooner."""
+"""As how many labels both expectations count: without them, labels of a task or two would reverse the model sooner."""
 LEAST_SLOPE = 0.1
 """Share of the expected slope of the labels over the scores that is left in any case."""
 
