@@ -266,6 +266,21 @@ def test_a_window_of_whole_vectors_is_summed_vector_by_vector(
     assert all(one.same_as(other) for one, other in zip(around, pad, strict=False))
 
 
+def test_a_mean_of_pixels_reads_them_one_after_the_other(target: dict[str, Any]) -> None:
+    """Vector by vector, each of them would be read in steps of a pixel."""
+    by_rule = rules.schedule_rest(network([(1, 7, 7, 64)], lambda x: op.mean(x, [1, 2])), target)
+    (name,) = [one for one in by_rule.functions if isinstance(by_rule[one], tirx.PrimFunc)]
+    schedule = tvm.s_tir.Schedule(
+        tvm.IRModule({"main": by_rule[name].with_attr("global_symbol", "main")})
+    )
+    (sums,) = [
+        block
+        for block in schedule.get_child_blocks(schedule.get_sblock("root"))
+        if schedule.get(block).name_hint.endswith("_update")
+    ]
+    assert int(schedule.get(schedule.get_loops(sums)[-1]).extent) == 64
+
+
 def test_a_group_norm_is_summed_in_vectors(target: dict[str, Any]) -> None:
     """Both sums, of numbers and of squares; as they were, one number after the other, it took ten times as long."""
     shapes = [(1, 8, 8, 32), (32,), (32,)]

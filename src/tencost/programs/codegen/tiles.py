@@ -382,15 +382,13 @@ def decisions_of(
     for place, (count, height) in enumerate(zip(row_tiles, rows, strict=True)):
         whole = small or (place == 0 if near else not is_outside)
         decisions.append((count, 1, height) if whole else (1, count, height))
-    if small:
-        pass  # each tile pads what it reads
-    elif product.apart and near and rows:
+    if product.apart and near and rows and not small:
         count, height = row_tiles[0], rows[0]
         others = outside * math.prod(product.extents[axis] for axis in product.batch)
         most = max(1, others * count // (4 * cores if cores > 1 else 1))
         band = band_tiles(product, count, column_tiles // outside * wide, most)
         decisions[1] = (count // band, band, height)
-    elif rows and is_outside and cores > 1:
+    elif rows and is_outside and cores > 1 and not small:
         count, height = row_tiles[0], rows[0]
         parts = [(part, count // part, height) for part in _divisors(count, count)]
         columns, _, *others = decisions
