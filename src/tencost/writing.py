@@ -57,6 +57,11 @@ def whole_files(*paths: Path) -> Iterator[list[Path]]:
         yield [stack.enter_context(whole_file(path)) for path in paths]
 
 
+def shown_path(path: Path, root: Path) -> str:
+    """Return how a report names a path: from the root where it lies below, else as it is."""
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line to a text file, made with its folder where it is not there.
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,12 +17,10 @@ import pytest
 
 from tencost.cli.main import main
 from tencost.cli.pipeline import (
-    Branch,
     PipelinePlan,
     PipelineProgress,
     _repro,
     _repro_plan,
-    divide_stages,
     minutes,
     plan_pipeline,
     read_seconds,
@@ -141,7 +140,7 @@ def test_a_damaged_params_file_is_named(
 
 
 WAITS = "touch {own}.began; timeout 30 sh -c 'until test -f {other}.began; do sleep .05; done'"
-BRANCHES = f"""
+PARALLEL = f"""
 stages:
   data:
     cmd: cat source > data
@@ -158,15 +157,20 @@ stages:
 """
 
 
-def test_branches_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+NEEDS = {"data": frozenset[str](), "left": {"data"}, "right": {"data"}}
+
+
+def two_at_a_time() -> PipelinePlan:
+    return PipelinePlan({"data": 1, "left": 1, "right": 1}, 3, NEEDS, workers=2)
+
+
+def test_stages_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each waits until the other has begun; one after the other they would fail."""
-    (project / "dvc.yaml").write_text(BRANCHES)
+    (project / "dvc.yaml").write_text(PARALLEL)
     planned = plan_pipeline(project)
     assert planned is not None
-    shared, branches = divide_stages(
-        {"data": set(), "left": {"data"}, "right": {"data"}}, {*planned.stages}, 2
-    )
-    planned = PipelinePlan(planned.stages, planned.total, shared, branches)
+    assert planned.needs == NEEDS
+    planned = replace(planned, workers=2)
     with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) == 0
     assert [(project / name).read_text() for name in ("left", "right")] == ["0", "0"]
@@ -179,15 +183,11 @@ def test_branches_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[s
     assert after.stages == {}, "both are in the lock"
 
 
-def test_a_branch_that_fails_lets_the_other_end(
+def test_a_stage_that_fails_lets_the_other_end(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data > left", "&& exit 3"))
-    branches = (
-        Branch("left", ("left",)),
-        Branch("right", ("right",)),
-    )
-    planned = PipelinePlan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
+    (project / "dvc.yaml").write_text(PARALLEL.replace("&& cat data > left", "&& exit 3"))
+    planned = two_at_a_time()
     with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) != 0
     assert (project / "right").read_text() == "0"
@@ -198,58 +198,73 @@ def test_a_branch_that_fails_lets_the_other_end(
     assert set(after.stages) == {"left"}
 
 
-def test_a_branch_that_is_killed_is_reported(
+def test_a_stage_that_is_killed_is_reported(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As by the kernel where memory runs out: DVC itself has no time to say so."""
-    kill = "$(ps -o ppid= -p $$)"  # the branch
-    (project / "dvc.yaml").write_text(BRANCHES.replace("&& cat data > left", f"&& kill -9 {kill}"))
-    branches = (Branch("left", ("left",)), Branch("right", ("right",)))
-    planned = PipelinePlan({"data": 1, "left": 1, "right": 1}, 3, ("data",), branches)
+    kill = "$(ps -o ppid= -p $$)"  # the process that DVC runs in
+    (project / "dvc.yaml").write_text(PARALLEL.replace("&& cat data > left", f"&& kill -9 {kill}"))
+    planned = two_at_a_time()
     with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) == 137
     assert "left | ended by signal 9 (Killed)" in capfd.readouterr().err
 
 
-def test_stages_are_divided_at_what_nobody_else_needs() -> None:
+def test_the_longest_chain_begins_first() -> None:
     needs = {
-        "data": set(),
+        "data": frozenset[str](),
         "train@a": {"data"},
         "train@b": {"data"},
+        "more@b": {"data"},
         "register@a": {"train@a"},
-        "register@b": {"train@b", "data"},
+        "register@b": {"train@b", "more@b"},
     }
-    a = Branch("a", ("train@a", "register@a"))
-    b = Branch("b", ("train@b", "register@b"))
-    assert divide_stages(needs, set(needs), 2) == (("data",), (a, b))
-    assert divide_stages(needs, set(needs), 1) == ((), ()), "one core: one process"
-    assert divide_stages(needs, {"train@a", "register@a"}, 2) == ((), ()), (
-        "one branch: this process"
-    )
-    planned = PipelinePlan(
-        {"data": 5, "train@a": 60, "register@a": 10, "train@b": 20, "register@b": 1},
-        5,
-        ("data",),
-        (a, b),
-    )
-    assert planned.seconds() == 75
-    assert planned.seconds(frozenset({"train@a", "data"})) == 21
+    seconds: dict[str, float | None] = {
+        "data": 5, "train@b": 20, "train@a": 60, "more@b": 30, "register@a": 10, "register@b": 1,
+    }  # fmt: skip
+    planned = PipelinePlan(seconds, 6, needs, frozenset({"data"}), 2)
+    assert planned.ready() == ["data"]
+    assert planned.ready({"data"}) == ["train@a", "more@b", "train@b"]
+    assert planned.ready({"data", "train@a", "more@b"}) == ["train@b", "register@a"]
+    assert planned.ready(seconds.keys()) == []
+    assert planned.seconds() == 75, "data, train and register of a, one after the other"
+    assert replace(planned, workers=1).seconds() == 126
+    assert planned.seconds({"data", "train@a"}) == 31, "more and register of b"
+    assert planned.seconds({"data", "more@b"}) == 70
+    assert replace(planned, stages={**seconds, "train@a": None}).seconds() is None
+
+
+ALONE = """
+stages:
+  first: {cmd: test ! -f other.began && sleep 1 && touch first, outs: [first], meta: {seconds: 9, alone: true}}
+  other: {cmd: touch other.began && cp other.began other, outs: [other], meta: {seconds: 1}}
+  third: {cmd: test -f first && touch third, outs: [third]}
+"""
+
+
+def test_a_stage_that_uses_all_cores_runs_alone(project: Path) -> None:
+    (project / "dvc.yaml").write_text(ALONE)
+    planned = plan_pipeline(project)
+    assert planned is not None
+    assert planned.alone == {"first"}
+    with PipelineProgress(project, planned) as progress:
+        assert _repro_plan(replace(planned, workers=3), progress) == 0
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C twice", "kill -9", "| head"])
-def test_no_stage_of_a_branch_outlives_the_command(project: Path, how: str) -> None:
+def test_no_stage_outlives_the_command(project: Path, how: str) -> None:
     """Whatever ends the command, no stage goes on behind its back, and DVC's paths are free again."""
     (project / "dvc.yaml").write_text(
-        BRANCHES.replace(
+        PARALLEL.replace(
             "&& cat data", "&& for i in $(seq 300); do echo $i; sleep 1; done; cat data"
         )
     )
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathlib import Path; from tencost import signals\n"
-        "from tencost.cli.pipeline import Branch, PipelinePlan, PipelineProgress, _repro_plan\n"
-        "branches = tuple(Branch(name, (name,)) for name in ('left', 'right'))\n"
-        "planned = PipelinePlan({'data': 1, 'left': 1, 'right': 1}, 3, ('data',), branches)\n"
+        "from tencost.cli.pipeline import PipelinePlan, PipelineProgress, _repro_plan\n"
+        "needs = {'left': {'data'}, 'right': {'data'}}\n"
+        "planned = PipelinePlan({'data': 1, 'left': 1, 'right': 1}, 3, needs, workers=2)\n"
         "with signals.listening(), PipelineProgress(Path(), planned) as progress: _repro_plan(planned, progress)\n"
     )
     running = subprocess.Popen(

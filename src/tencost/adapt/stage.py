@@ -58,6 +58,7 @@ from tencost.tracking import runs as tracking
 from tencost.tracking.provenance import content_hash, installed_versions
 from tencost.train.data import Data
 from tencost.workers.hardware import check_device, check_target, resolve_hardware
+from tencost.writing import shown_path
 
 _SOURCE_TAG = "source_digest"
 """Of a version: the content digest of the model that it was adapted from."""
@@ -297,7 +298,7 @@ def _label(
         return labeller.measure(pool.program_id[positions].tolist())
 
     chosen = choose_and_label(pool, source, count, cfg, cfg.seeds[0], measure)
-    folder = labeller.collection.path.relative_to(root)
+    folder = shown_path(labeller.collection.path, root)
     return replace(chosen, how=f"measured here, kept in {folder}")
 
 

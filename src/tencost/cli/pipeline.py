@@ -18,11 +18,12 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
+from queue import SimpleQueue
 
 import click
 import psutil
@@ -35,6 +36,8 @@ _SECONDS = Path(".dvc", "tmp", "tencost_seconds.json")
 _DVC_LOGGER = logging.getLogger("dvc.stage")
 _RUNNING = "Running stage"
 _UNCHANGED = ("didn't change, skipping", "is cached - skipping run")
+_STAGE_BYTES = 2 << 30
+"""Memory that a stage may take; trainings on the default dataset take half of it."""
 _SHELLS = ("bash", "dash", "fish", "ksh", "sh", "zsh")
 
 
@@ -158,11 +161,16 @@ PIPELINE = Command(
 
 
 def _repro_plan(planned: PipelinePlan, progress: PipelineProgress) -> int:
-    """Run what branches share, then the branches side by side, then `dvc repro`, which finds what is left."""
-    if planned.branches:
-        code = _repro(planned.shared) if planned.shared else 0
-        progress.end_stage()
-        code = code or _run_branches(planned.branches, progress)
+    """Run what is out of date, side by side where it can be, then `dvc repro`, which finds what is left."""
+    finished: set[str] = set()
+    while planned.workers > 1 and (ready := planned.ready(finished)):
+        first = ready[0]
+        if len(ready) > 1 and first not in planned.alone:
+            code = _run_side_by_side(planned, finished, progress)
+        else:  # in this process: its progress bars reach the terminal
+            code = _repro(("--single-item", first))
+            progress.end_stage()
+            finished.add(first)
         if code:
             return code
     code = _repro(())
@@ -171,85 +179,114 @@ def _repro_plan(planned: PipelinePlan, progress: PipelineProgress) -> int:
     return code
 
 
-def _run_branches(branches: Sequence[Branch], progress: PipelineProgress) -> int:
-    """Run `dvc repro` of each branch in a process of its own; print what they print, a line at a time.
+def _run_side_by_side(planned: PipelinePlan, finished: set[str], progress: PipelineProgress) -> int:
+    """Run stages in processes of their own until none is left that may run beside others; print what they print.
+
+    Args:
+        planned: what there is to do.
+        finished: stages that are done; those that end well are added.
+        progress: told what the stages print, a line at a time.
 
     Returns:
-        The exit code of the first branch that failed; the others run to their ends.
+        The exit code of the first stage that failed; after it no other begins, and those that run go to their ends.
     """
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _BRANCH, str(os.getpid()), *branch.stages],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        for branch in branches
-    ]
-
+    processes: dict[str, subprocess.Popen[str]] = {}
+    ended: SimpleQueue[str] = SimpleQueue()
     interrupted = threading.Event()
 
-    def end_branches() -> None:
-        """Have the branches end, without waiting: a second signal may arrive while the first is handled."""
+    def end_stages() -> None:
+        """Have the stages end, without waiting: a second signal may arrive while the first is handled."""
         interrupted.set()
-        if signals.terminated():  # Ctrl-C reaches the branches from the terminal
+        if signals.terminated():  # Ctrl-C reaches them from the terminal
             terminate()
 
     def terminate() -> None:
-        for process in processes:
+        for process in list(processes.values()):
             process.terminate()
 
-    def relay(branch: Branch, process: subprocess.Popen[str]) -> None:
+    def relay(name: str, process: subprocess.Popen[str]) -> int:
+        """Print a stage's lines until it ends, and return its exit code."""
         assert process.stdout is not None
-        with process.stdout:
-            try:
+        try:
+            with process.stdout:
                 for line in process.stdout:
-                    progress.follow(line, branch.name)
-                    sys.stderr.write(f"{branch.name} | {line}")
-            except OSError:  # nobody reads on, as after `| head`
-                terminate()
-                raise
+                    progress.follow(line, name)
+                    sys.stderr.write(f"{name} | {line}")
+        except OSError:  # nobody reads on, as after `| head`
+            interrupted.set()
+            terminate()
+            raise
+        finally:
+            code = process.wait()
+            ended.put(name)
+        return code
 
-    with signals.handled(end_branches), ThreadPoolExecutor(len(branches)) as threads:
-        relays = [threads.submit(relay, *pair) for pair in zip(branches, processes, strict=True)]
-        codes = [process.wait() for process in processes]
+    failed = 0
+    with signals.handled(end_stages), ThreadPoolExecutor(planned.workers) as threads:
+        relays: dict[str, Future[int]] = {}
+        while True:
+            ready = [name for name in planned.ready(finished) if name not in processes]
+            for name in ready:
+                if failed or interrupted.is_set() or name in planned.alone:
+                    continue
+                if len(relays) < planned.workers:
+                    processes[name] = _start(name)
+                    if interrupted.is_set():  # by a signal that came while it was started
+                        processes[name].terminate()
+                    relays[name] = threads.submit(relay, name, processes[name])
+            if not relays:
+                break
+            name = ended.get()
+            code = relays.pop(name).result()
+            if code == 0:
+                progress.end_stage(name)
+                finished.add(name)
+            elif not interrupted.is_set():
+                _say_failed(name, code)
+                failed = failed or (code if code > 0 else 128 - code)
     if interrupted.is_set():
         raise KeyboardInterrupt
-    for branch, code, relayed in zip(branches, codes, relays, strict=True):
-        relayed.result()
-        if code == 0:
-            progress.end_stage(branch.name)
-        else:  # the lines of the others stand after its own
-            cause = "failed: its lines above say why"
-            if code < 0:
-                cause = (
-                    f"ended by signal {-code} ({signal.strsignal(-code)}): memory may have run out"
-                )
-            sys.stderr.write(f"{branch.name} | {cause}. Then run the command again\n")
-    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+    return failed
 
 
-_BRANCH = (
-    "import sys; from tencost.cli.pipeline import run_branch; "
-    "sys.exit(run_branch(int(sys.argv[1]), sys.argv[2:]))"
+def _start(name: str) -> subprocess.Popen[str]:
+    """Run `dvc repro` of one stage in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _STAGE, str(os.getpid()), name],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def _say_failed(name: str, code: int) -> None:
+    cause = "failed: its lines above say why"
+    if code < 0:
+        cause = f"ended by signal {-code} ({signal.strsignal(-code)}): memory may have run out"
+    sys.stderr.write(f"{name} | {cause}. Then run the command again\n")
+
+
+_STAGE = (
+    "import sys; from tencost.cli.pipeline import run_stage; "
+    "sys.exit(run_stage(int(sys.argv[1]), sys.argv[2]))"
 )
 
 
-def run_branch(parent: int, stages: Sequence[str]) -> int:
-    """Run stages of one branch, in this order, beside other branches; return the exit code.
+def run_stage(parent: int, name: str) -> int:
+    """Run a stage beside others; return the exit code.
 
-    DVC looks at these stages alone: to look at one that several branches need it would lock what the others read.
+    DVC looks at this stage alone: to look at one that several need it would lock what the others read.
 
     Args:
         parent: number of the process of `tencost pipeline`: where it is killed, the stage gets SIGTERM.
-        stages: their names.
+        name: of the stage.
     """
     signals.end_with_parent(parent)
     with signals.listening():
         try:
-            return _repro(("--single-item", *stages), ("--wait-for-lock",))
+            return _repro(("--single-item", name), ("--wait-for-lock",))
         except KeyboardInterrupt:
             return 130
 
@@ -291,42 +328,53 @@ def _runs(process: psutil.Process) -> bool:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """Stages that no other branch needs: they can run beside it.
-
-    Attributes:
-        name: what their lines begin with: the item of the last stage, as the hardware of `register@<hardware>`.
-        stages: their names, each after those that it needs.
-    """
-
-    name: str
-    stages: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class PipelinePlan:
     """What `dvc repro` may have to do.
 
     Attributes:
         stages: name of each stage that is out of date, or follows one that is -> seconds, None where nobody knows.
         total: number of stages of the pipeline.
-        shared: stages that several branches need.
-        branches: what runs side by side after them; none where one process does all.
+        needs: stage -> those that are out of date, too, and that it depends on itself.
+        alone: stages that use all cores: no other runs beside them (`meta: {alone: true}` in dvc.yaml).
+        workers: stages that may run side by side.
     """
 
     stages: dict[str, float | None]
     total: int
-    shared: tuple[str, ...] = ()
-    branches: tuple[Branch, ...] = ()
+    needs: Mapping[str, Set[str]] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
+    workers: int = 1
 
-    def seconds(self, finished: frozenset[str] = frozenset()) -> float | None:
+    def ready(self, finished: Set[str] = frozenset()) -> list[str]:
+        """Return the stages that can begin or have begun, first those after which most is left to do."""
+        remaining = self._remaining(finished)
+        names = [name for name in remaining if not self.needs.get(name, set()) & remaining.keys()]
+        return sorted(names, key=lambda name: -remaining[name])
+
+    def seconds(self, finished: Set[str] = frozenset()) -> float | None:
         """Return how long the stages that are not finished may take; None where of some nobody knows."""
-        remaining = {name: self.stages[name] for name in self.stages if name not in finished}
-        timed = {name: value for name, value in remaining.items() if value is not None}
-        if len(timed) < len(remaining):
+        left = {name: value for name, value in self.stages.items() if name not in finished}
+        timed = [value for value in left.values() if value is not None]
+        if len(timed) < len(left):
             return None
-        parallel = [sum(timed.pop(name, 0.0) for name in branch.stages) for branch in self.branches]
-        return sum(timed.values()) + max(parallel, default=0.0)
+        longest = max(self._remaining(finished).values(), default=0.0)
+        alone = sum(left[name] or 0.0 for name in self.alone & left.keys())
+        return max(longest, alone + (sum(timed) - alone) / self.workers)
+
+    def _remaining(self, finished: Set[str]) -> dict[str, float]:
+        """Return of each stage that is not finished how long it and the longest chain that waits for it take."""
+        needs = {
+            name: self.needs.get(name, set()) - finished
+            for name in self.stages
+            if name not in finished
+        }
+        after = dict.fromkeys(needs, 0.0)
+        remaining = {}
+        for name in reversed(list(TopologicalSorter(needs).static_order())):
+            remaining[name] = after[name] + (self.stages[name] or 0.0)
+            for need in needs[name]:
+                after[need] = max(after[need], remaining[name])
+        return remaining
 
 
 def plan_pipeline(folder: Path) -> PipelinePlan | None:
@@ -344,52 +392,25 @@ def plan_pipeline(folder: Path) -> PipelinePlan | None:
             followers = set(graph.predecessors(todo.pop())) - outdated
             outdated |= followers
             todo += followers
-        stages = {
-            stage.addressing: timed.get(
-                stage.addressing, (getattr(stage, "meta", None) or {}).get("seconds")
-            )
+        metas = {stage.addressing: getattr(stage, "meta", None) or {} for stage in outdated}
+        needs = {
+            stage.addressing: {need.addressing for need in graph.successors(stage)} & metas.keys()
             for stage in outdated
         }
-        needs = {
-            stage.addressing: {need.addressing for need in graph.successors(stage)}
-            for stage in graph
-        }
-        shared, branches = divide_stages(needs, set(stages), len(os.sched_getaffinity(0)))
-        return PipelinePlan(stages, len(graph), shared, branches)
+        return PipelinePlan(
+            {name: timed.get(name, meta.get("seconds")) for name, meta in metas.items()},
+            len(graph),
+            needs,
+            frozenset(name for name, meta in metas.items() if meta.get("alone")),
+            _most_workers(),
+        )
     return None
 
 
-def divide_stages(
-    needs: Mapping[str, Set[str]], outdated: Set[str], cores: int
-) -> tuple[tuple[str, ...], tuple[Branch, ...]]:
-    """Divide the stages that are out of date into those that several branches need, and the branches.
-
-    A branch ends with a stage that no other needs. Where it would run alone, or on one core, there are none.
-
-    Args:
-        needs: stage -> those that it depends on itself.
-        outdated: stages to run: of those that depend on one of them, all.
-        cores: branches at most; what is more joins them in turn.
-    """
-    needed = frozenset().union(*needs.values())
-    last = sorted(outdated - needed)
-    groups = [last[at::cores] for at in range(min(cores, len(last)))]
-    if len(groups) < 2:
-        return (), ()
-    order = [name for name in TopologicalSorter(needs).static_order() if name in outdated]
-    ends: dict[str, set[str]] = {name: {name} & set(last) for name in order}
-    for name in reversed(order):
-        for need in needs[name] & outdated:
-            ends[need] |= ends[name]
-    branches = tuple(
-        Branch(
-            ", ".join(end.rpartition("@")[2] for end in group),
-            tuple(name for name in order if ends[name] <= set(group)),
-        )
-        for group in groups
-    )
-    separate = {name for branch in branches for name in branch.stages}
-    return tuple(name for name in order if name not in separate), branches
+def _most_workers() -> int:
+    """Return how many stages may run side by side here: one a core, as far as there is memory."""
+    fit = psutil.virtual_memory().available // _STAGE_BYTES
+    return max(1, min(len(os.sched_getaffinity(0)), fit))
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
@@ -424,26 +445,26 @@ class PipelineProgress(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.follow(record.getMessage())
 
-    def follow(self, text: str, branch: str = "") -> None:
-        """Take a line of DVC: a stage that begins ends the one before it, of its branch."""
+    def follow(self, text: str, process: str = "") -> None:
+        """Take a line of DVC: a stage that begins ends the one before it, of its process."""
         name = text.partition("'")[2].partition("'")[0]
         if text.startswith(_RUNNING):
-            self.end_stage(branch)
+            self.end_stage(process)
             with self._one_at_a_time:
-                self._running[branch] = name, time.monotonic()
+                self._running[process] = name, time.monotonic()
                 spent = minutes(time.monotonic() - self._began)
                 begun = len(self._done & set(self._plan.stages)) + len(self._running)
                 self._say(f"[{begun}/{len(self._plan.stages)}] {name}: {spent} so far", "left")
         elif any(part in text for part in _UNCHANGED):
-            self.end_stage(branch)
+            self.end_stage(process)
             self._done.add(name)
 
-    def end_stage(self, branch: str = "") -> None:
-        """Note that the stage that a branch runs has ended, and its time."""
+    def end_stage(self, process: str = "") -> None:
+        """Note that the stage that a process runs has ended, and its time."""
         with self._one_at_a_time:
-            if branch not in self._running:
+            if process not in self._running:
                 return
-            name, began = self._running.pop(branch)
+            name, began = self._running.pop(process)
             self._done.add(name)
             timed = read_seconds(self._folder) | {name: round(time.monotonic() - began, 1)}
             with suppress(OSError), whole_file(self._folder / _SECONDS) as partial:

@@ -62,7 +62,7 @@ from tencost.evaluate.truth import Truth, build_truth, join_truths, on_hardware
 from tencost.train.data import Data
 from tencost.workers.parallel.mapping import Rescue, in_order
 from tencost.workers.parallel.workers import open_workers
-from tencost.writing import whole_folder
+from tencost.writing import shown_path, whole_folder
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ScoredModel:
             seeds=tuple(bundle.info.seed for bundle in self.model.bundles),
             valid_pairwise=tuple(seed.overall.pairwise for seed in self.valid),
             choice=self.choice,
-            folder=self.model.folder.relative_to(root).as_posix(),
+            folder=shown_path(self.model.folder, root),
             **program_row_fields(truth, self.test),
         )
 

@@ -23,6 +23,7 @@ from tencost.errors import MeasureError, TencostError
 from tencost.measure.collection import CollectedTask, Collection, disk_error
 from tencost.programs.native_messages import native_messages_to
 from tencost.workers.hardware import check_described, check_device, check_target, resolve_hardware
+from tencost.writing import shown_path
 
 if TYPE_CHECKING:
     from tencost.measure.run import Block, MeasuringProgress
@@ -71,7 +72,7 @@ def collect_networks(
     if refused:
         raise MeasureError(
             f"expected networks that can be imported, found {len(refused)} that cannot; all others of the list are in "
-            f"{_relative(collection.path, root)}.\n" + "\n".join(refused)
+            f"{shown_path(collection.path, root)}.\n" + "\n".join(refused)
         )
     return collection.path
 
@@ -108,7 +109,7 @@ def _import_network(
         console.print(
             f"{network.name}: {len(tasks)} tasks, {len(chosen)} of them with at least {cfg.measure.min_mflop} MFLOP "
             f"({share:.1%} of {work / 1e9:.2f} GFLOP), {time.monotonic() - started:.1f} s. "
-            f"{len(collection.networks())} networks in {_relative(collection.path, root)}"
+            f"{len(collection.networks())} networks in {shown_path(collection.path, root)}"
         )
 
 
@@ -293,7 +294,7 @@ def _into_store(
         added, rejected = admit(RecordStore(place), to_arrow(records), rejects, collection.name)
     except OSError as error:
         raise disk_error(Path(place), error) from error
-    store = place if "://" in place else _relative(Path(place), root)
+    store = place if "://" in place else shown_path(Path(place), root)
     console.print(f"{added.records + added.again} new records in the store ({store})")
     if rejected is not None:
         console.print(f"kept apart, with the reasons beside it: {rejected}", style="yellow")
@@ -333,10 +334,6 @@ def _state(progress: MeasuringProgress) -> str:
 def _lock_name(hardware: HardwareConfig, shard: tuple[int, int]) -> str:
     index, count = shard
     return hardware.name if count == 1 else f"{hardware.name} shard {index} of {count}"
-
-
-def _relative(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def progress_bar(console: Console) -> Progress:

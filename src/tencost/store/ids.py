@@ -33,9 +33,9 @@ from tencost.errors import RecordError
 from tencost.store.generator import UNKNOWN
 
 ID_LENGTH = 32
-_OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?![0-9])|\.0000)")
+_OTHER_DIGITS = re.compile(rb"[0-9](?:[eE][0-9+-]|\.0(?=[,\]}]|\Z)|\.0000)")
 """What may be a float that orjson writes otherwise than this module: with an exponent, 0.00001, or 2.0."""
-_WHOLE_FLOATS = re.compile(r"[0-9](?:[eE]|\.0(?![0-9]))")
+_WHOLE_FLOATS = re.compile(r"[0-9](?:[eE][0-9+-]|\.0(?=[,\]}]|\Z))")
 """What may be a float that is a whole number, in Python's own JSON."""
 _MOST_CACHED = 100_000
 """Ids at which the cache is emptied, which bounds its memory."""

@@ -37,7 +37,7 @@ from tencost.register.pull import pull
 from tencost.tracking import runs as tracking
 from tencost.tracking.runs import MetricPoint as Logged
 from tencost.train.data import Data
-from tencost.writing import whole_folder
+from tencost.writing import shown_path, whole_folder
 
 
 def run(cfg: Config, root: Path) -> Path:
@@ -102,7 +102,7 @@ def run(cfg: Config, root: Path) -> Path:
         tracked.log_artifacts(folder, "adapt")
     console.print(
         f"{title}: {len(truth.tasks)} test tasks, {len(truth.record_id)} programs; {len(pool)} programs of "
-        f"{pool.num_tasks} tasks may be labelled\n\n{table}\n{folder.relative_to(root)}",
+        f"{pool.num_tasks} tasks may be labelled\n\n{table}\n{shown_path(folder, root)}",
         soft_wrap=True,
     )
     return folder

@@ -27,7 +27,7 @@ from tencost.networks.graph.graph_set import LabelledGraphs
 from tencost.train.networks.data import GraphData
 from tencost.train.networks.stage import RUN_FILE
 from tencost.train.networks.tracked import start_graph_run
-from tencost.writing import whole_file, whole_folder
+from tencost.writing import shown_path, whole_file, whole_folder
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _row(
             for info in infos
             if hardware in model.valid[str(info.seed)]
         ),
-        folder=str((data.folders.models / model.name).relative_to(data.root)),
+        folder=shown_path(data.folders.models / model.name, data.root),
         **graph_row_fields(seeds),
     )
 

@@ -37,6 +37,7 @@ from tencost.train import stage
 from tencost.train.networks.data import GraphData
 from tencost.train.networks.tracked import start_graph_run
 from tencost.train.stage import DatasetFacts, Logged
+from tencost.writing import shown_path
 
 RUN_FILE = "run.json"
 """Beside the bundles: seeds and validation metrics."""
@@ -109,10 +110,12 @@ class GraphTraining(stage.TrainingSubject[TrainedGraphModel]):
         return start_graph_run(cfg, self.root, "graphs train", name=name, of_model=True)
 
     def facts(self) -> DatasetFacts:
-        path = self.data.folders.graphs.relative_to(self.data.root)
         return DatasetFacts(
             digest=self.data.dataset_hash,
-            source={"path": str(path), "source": self.cfg.dataset.source},
+            source={
+                "path": shown_path(self.data.folders.graphs, self.data.root),
+                "source": self.cfg.dataset.source,
+            },
             counts={"num_train": len(self.train), "num_valid": len(self.valid)},
             profile={"split": self.cfg.graph_split_name, "split_hash": self.data.split_hash},
         )

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from tencost.config import ModelConfig
 from tencost.config.checking import within
 from tencost.features.rows.kind import kind_of
-from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.features.rows.ragged import FloatArray, IntArray, Ragged
 from tencost.features.rows.spec import FeatureSpec
 from tencost.features.rows.summary import (
     constants,
@@ -40,6 +40,8 @@ from tencost.models.programs.ranker.labels import featurized
 from tencost.models.programs.ranker.losses import RankingMetrics
 
 _FILE = "knn.safetensors"
+_BLOCK = 1 << 22
+"""Distances that are worked on at a time: 32 MiB."""
 
 
 @dataclass(kw_only=True)
@@ -69,7 +71,6 @@ class KnnRanker(RowRanker):
         self._config = config
         self._spec = spec
         self._tensors: Weights = {}
-        self._tree: Any = None
 
     def fit(self, train: Samples, valid: Samples, *, seed: int, log: LogMetric) -> None:
         del seed
@@ -77,14 +78,12 @@ class KnnRanker(RowRanker):
         rows = _program_rows(train.features, self._spec)
         mean, scale = rows.mean(axis=0), rows.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
-        self._use(
-            {
-                "rows": ((rows - mean) / scale).astype(np.float32),
-                "label": train.label.astype(np.float32),
-                "mean": mean.astype(np.float32),
-                "scale": scale,
-            }
-        )
+        self._tensors = {
+            "rows": ((rows - mean) / scale).astype(np.float32),
+            "label": train.label.astype(np.float32),
+            "mean": mean.astype(np.float32),
+            "scale": scale,
+        }
         metrics = RankingMetrics(valid.label, valid.group)(self.predict(valid.features))
         for metric, value in metrics.items():
             log(f"train/valid_{metric}", value, 0)
@@ -94,9 +93,12 @@ class KnnRanker(RowRanker):
         rows = (rows - self._tensors["mean"]) / self._tensors["scale"]
         label = self._tensors["label"]
         count = min(self._config.neighbours, len(label))
-        _, near = self._tree.query(rows, k=count)
-        neighbours = label[near.reshape(len(features), count)].astype(np.float64)
-        return np.asarray(neighbours.mean(axis=1))
+        scores = np.empty(len(rows))
+        step = max(1, _BLOCK // len(label))
+        for start in range(0, len(rows), step):
+            near = _nearest(rows[start : start + step], self._tensors["rows"], count)
+            scores[start : start + step] = label[near].mean(axis=1, dtype=np.float64)
+        return scores
 
     def save(self, folder: Path) -> None:
         write_weights(folder / _FILE, self._tensors)
@@ -108,18 +110,23 @@ class KnnRanker(RowRanker):
         check_width(path, self._spec, width, columns)
         shapes = {"rows": (programs, columns), "label": (programs,)}
         check_weights(path, tensors, {**shapes, "mean": (columns,), "scale": (columns,)})
-        self._use(tensors)
+        self._tensors = tensors
 
     def _num_columns(self) -> int:
         if kind_of(self._spec).one_row or not num_constant_columns(self._spec):
             return len(summary_names(self._spec))
         return num_constant_columns(self._spec)
 
-    def _use(self, tensors: Weights) -> None:
-        from scipy.spatial import cKDTree
 
-        self._tensors = tensors
-        self._tree = cKDTree(tensors["rows"])
+def _nearest(rows: FloatArray, others: FloatArray, count: int) -> IntArray:
+    """Return the places of the nearest others of each row, in no order: int64 [N, count].
+
+    By one matrix product: trees of space look at nearly all others where there are tens of columns.
+    """
+    others = others.astype(np.float64)
+    squares = np.einsum("pc,pc->p", others, others)
+    distances = squares - 2.0 * (rows.astype(np.float64) @ others.T)  # and the row's own square
+    return np.argpartition(distances, count - 1, axis=1)[:, :count]
 
 
 FAMILY = Family(config=KnnConfig, ranker=KnnRanker, for_tests=KnnConfig(family="knn"), learns=False)

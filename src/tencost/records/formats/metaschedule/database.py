@@ -31,7 +31,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +47,9 @@ from tencost.store.ids import workload_id
 WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 _HEADER_BYTES = 8
-_WIDE = re.compile(rb"(?<![\d.])\d{19}")
-"""The digits of an integer that may be beyond 64 bits."""
+_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_WIDE = b"0" * 19
+"""The digits of an integer that may be beyond 64 bits, all of them written as zeros."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _load(line: bytes) -> Any:
     if not line:
         raise BadLineError("blank line")
     try:
-        if _WIDE.search(line):  # orjson makes a float of an integer beyond 64 bits, without a word
+        if _has_wide_integer(line):  # orjson makes a float of one, without a word
             return json.loads(line)
         try:
             return orjson.loads(line)
@@ -187,6 +187,15 @@ def _load(line: bytes) -> Any:
         raise BadLineError("JSON nested too deeply") from error
     except ValueError as error:
         raise BadLineError(f"not a line of JSON: {error}") from error
+
+
+def _has_wide_integer(line: bytes) -> bool:
+    """Say whether a line may have an integer beyond 64 bits: digits that do not follow a point."""
+    digits = line.translate(_ZEROS)
+    place = digits.find(_WIDE)
+    while place >= 0 and line[place - 1 : place] == b".":
+        place = digits.find(_WIDE, place + len(_WIDE))
+    return place >= 0
 
 
 def parse_workload(line: bytes) -> LoggedWorkload:
