@@ -362,7 +362,10 @@ class PipelinePlan:
         return max(longest, alone + (sum(timed) - alone) / self.workers)
 
     def _remaining(self, finished: Set[str]) -> dict[str, float]:
-        """Return of each stage that is not finished how long it and the longest chain that waits for it take."""
+        """Return of each stage that is not finished how long it and the longest chain that waits for it take.
+
+        A stage of which nobody knows counts as a second.
+        """
         needs = {
             name: self.needs.get(name, set()) - finished
             for name in self.stages
@@ -371,7 +374,8 @@ class PipelinePlan:
         after = dict.fromkeys(needs, 0.0)
         remaining = {}
         for name in reversed(list(TopologicalSorter(needs).static_order())):
-            remaining[name] = after[name] + (self.stages[name] or 0.0)
+            seconds = self.stages[name]
+            remaining[name] = after[name] + (1.0 if seconds is None else seconds)
             for need in needs[name]:
                 after[need] = max(after[need], remaining[name])
         return remaining
