@@ -53,3 +53,14 @@ def test_every_candidate_computes_the_same(name: str) -> None:
 def test_what_is_no_product_has_none() -> None:
     softmax = task_of(fused([(4, 12)], relax.op.nn.softmax))
     assert space.draw_candidates(softmax, TARGET, 8) == []
+
+
+def test_of_equal_cycles_the_widest_vectors_come_first() -> None:
+    """On a core that multiplies two half vectors in the time of a whole one: whole ones are half the instructions."""
+    zen4 = {"kind": "llvm", "mcpu": "znver4"}
+    task = task_of(fused([(49, 256), (256, 256)], relax.op.matmul))
+    ranked = space.rank_candidates(task, zen4)
+    first, *others = ranked
+    equal = [one for one in others if one.cycles == first.cycles and one.tile == first.tile]
+    assert {one.product.lanes for one in equal} >= {8}
+    assert first.product.lanes == 16

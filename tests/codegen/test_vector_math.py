@@ -50,7 +50,7 @@ def computed(
     return output.numpy()
 
 
-@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("lanes", [1, 8, 16])
 @pytest.mark.parametrize("name", PLACES)
 def test_it_is_libms_within_a_few_units_in_the_last_place(
     name: str, lanes: int, target: dict[str, Any]
@@ -213,6 +213,27 @@ def test_no_call_of_libm_is_left(target: dict[str, Any]) -> None:
     for name in ("exp", "erf", "tanh", "sigmoid", "cube"):
         text = executable(PLACES[name][0], 64, "float32", 1, target).mod.inspect_source("asm")
         assert not any(f"{one}f" in text for one in ("exp", "erf", "tanh", "pow")), name
+
+
+def test_a_vector_stays_one_where_its_loop_is_one_of_many(target: dict[str, Any]) -> None:
+    """A GELU over pixels of eight numbers: LLVM would unroll a loop over the eight and make vectors of pixels."""
+    vector_math.register_vector_math()
+    data = te.placeholder((28, 8), "float32")
+    gelu = te.compute((28, 8), lambda i, j: data[i, j] * (1.0 + tirx.erf(data[i, j])))
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, gelu])}))
+    (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
+    schedule.vectorize(schedule.get_loops(block)[-1])
+    wide = {"kind": "llvm", "mcpu": "x86-64-v3"}  # is only looked at
+    library = tvm.compile(schedule.mod, target=tvm.target.Target(wide))
+    text = library.mod.inspect_source("ll")
+    assert "fdiv" in text
+    assert "strided.vec" not in text, "numbers of eight pixels, gathered"
+    values = np.random.default_rng(0).normal(size=(28, 8)).astype(np.float32)
+    output = tvm.runtime.empty(values.shape, "float32")
+    tvm.compile(schedule.mod, target=tvm.target.Target(target)).jit()["main"](
+        tvm.runtime.tensor(values), output
+    )
+    assert np.allclose(output.numpy(), values * (1.0 + special.erf(values)), rtol=1e-5, atol=1e-6)
 
 
 def test_without_registering_tvm_is_as_it_was() -> None:

