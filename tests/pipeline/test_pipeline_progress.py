@@ -24,6 +24,7 @@ from tencost.cli.pipeline import (
     minutes,
     plan_pipeline,
     read_seconds,
+    told_seconds,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")
@@ -208,6 +209,13 @@ def test_a_stage_that_is_killed_is_reported(
     with PipelineProgress(project, planned) as progress:
         assert _repro_plan(planned, progress) == 137
     assert "left | ended by signal 9 (Killed)" in capfd.readouterr().err
+
+
+def test_items_of_a_stage_may_take_longer_than_others() -> None:
+    meta = {"seconds": 7, "longer": {"tvm_xgb": 15, "xgb": 65}}
+    names = ("train@xgb-tiles", "train@tvm_xgb-tiles", "train@knn-tiles", "train")
+    assert [told_seconds(name, meta) for name in names] == [65, 15, 7, 7]
+    assert told_seconds("train", {}) is None
 
 
 def test_the_longest_chain_begins_first() -> None:

@@ -1,8 +1,8 @@
 """`tencost init`, `params` and `pipeline`: a project's own pipeline, and what is printed while DVC runs.
 
 Printed are how much there is to do, which stage runs, and how long the rest may take. Times are those of the last run
-in this checkout, ``.dvc/tmp/tencost_seconds.json`` (stage -> seconds); of a stage that has not run here,
-``meta: {seconds: ...}`` in dvc.yaml.
+in this checkout, ``.dvc/tmp/tencost_seconds.json`` (stage -> seconds); of a stage that has not run here, ``meta`` in
+dvc.yaml tells them: ``seconds`` of any item of the stage, ``longer: {beginning of an item: seconds}`` of some.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import click
 import psutil
@@ -402,13 +403,20 @@ def plan_pipeline(folder: Path) -> PipelinePlan | None:
             for stage in outdated
         }
         return PipelinePlan(
-            {name: timed.get(name, meta.get("seconds")) for name, meta in metas.items()},
+            {name: timed.get(name, told_seconds(name, meta)) for name, meta in metas.items()},
             len(graph),
             needs,
             frozenset(name for name, meta in metas.items() if meta.get("alone")),
             _most_workers(),
         )
     return None
+
+
+def told_seconds(name: str, meta: Mapping[str, Any]) -> float | None:
+    """Return what dvc.yaml tells of how long a stage takes, or an item of one; None where it tells nothing."""
+    item = name.partition("@")[2]
+    longer: Mapping[str, float] = meta.get("longer", {})
+    return next((longer[start] for start in longer if item.startswith(start)), meta.get("seconds"))
 
 
 def _most_workers() -> int:

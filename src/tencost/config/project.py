@@ -302,7 +302,7 @@ def own_pipeline(
 ) -> dict[str, Any]:
     """Return the content of dvc.yaml for a project of one's own: no dependency on code, but on tencost's version.
 
-    How long the repository's stages take (`meta: seconds`) says nothing of a project's own.
+    How long the repository's stages take (`meta`) says nothing of a project's own.
 
     Args:
         pipeline: that of the repository; the stage that joins features is taken from it where no model reads them.
@@ -313,9 +313,8 @@ def own_pipeline(
         pipeline["stages"].pop(_JOINED, None)
     for stage in pipeline["stages"].values():
         inner = stage.get("do", stage)
-        inner.get("meta", {}).pop("seconds", None)
-        if not inner.get("meta"):
-            inner.pop("meta", None)
+        if inner.pop("meta", {}).get("alone"):
+            inner["meta"] = {"alone": True}
         inner["deps"] = [path for path in inner["deps"] if not path.startswith(_CODE)]
         if not inner["deps"]:
             del inner["deps"]
