@@ -259,7 +259,36 @@ def test_a_stage_that_uses_all_cores_runs_alone(project: Path) -> None:
         assert _repro_plan(replace(planned, workers=3), progress) == 0
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C twice", "kill -9", "| head"])
+def test_what_is_always_out_of_date_runs_once(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (project / "dvc.yaml").write_text(
+        "stages:\n"
+        "  a: {cmd: echo a >> log && date +%N > a, outs: [a], always_changed: true}\n"
+        "  b: {cmd: echo b >> log && cat a > b, deps: [a], outs: [b]}\n"
+        "  report: {cmd: echo report >> log}\n"
+    )
+    planned = plan_pipeline(project)
+    assert planned is not None
+    with PipelineProgress(project, planned) as progress:
+        assert _repro_plan(replace(planned, workers=2), progress) == 0
+    assert sorted((project / "log").read_text().split()) == ["a", "b", "report"]
+    assert "[4/" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("meta", ["[1, 2]", "slow", "{seconds: ten}", "{seconds: .nan, longer: 3}"])
+def test_meta_that_tells_nothing_is_no_failure(project: Path, meta: str) -> None:
+    (project / "dvc.yaml").write_text(f"stages: {{a: {{cmd: echo > a, outs: [a], meta: {meta}}}}}")
+    (project / ".dvc" / "tmp").mkdir(exist_ok=True)
+    (project / ".dvc" / "tmp" / "tencost_seconds.json").write_text('{"b": null, "c": NaN}')
+    planned = plan_pipeline(project)
+    assert planned is not None
+    assert planned.stages == {"a": None}
+
+
+@pytest.mark.parametrize(
+    "how", ["SIGTERM", "Ctrl-C twice", "SIGINT to it alone, twice", "kill -9", "| head"]
+)
 def test_no_stage_outlives_the_command(project: Path, how: str) -> None:
     """Whatever ends the command, no stage goes on behind its back, and DVC's paths are free again."""
     (project / "dvc.yaml").write_text(
@@ -295,6 +324,10 @@ def test_no_stage_outlives_the_command(project: Path, how: str) -> None:
             running.terminate()
         case "kill -9":
             running.kill()
+        case "SIGINT to it alone, twice":
+            for _ in range(2):
+                running.send_signal(signal.SIGINT)
+                time.sleep(0.2)
         case "Ctrl-C twice":  # a terminal sends it to the whole group
             for _ in range(2):
                 os.killpg(running.pid, signal.SIGINT)

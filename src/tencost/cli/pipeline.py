@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shlex
 import signal
@@ -162,22 +163,24 @@ PIPELINE = Command(
 
 
 def _repro_plan(planned: PipelinePlan, progress: PipelineProgress) -> int:
-    """Run what is out of date, side by side where it can be, then `dvc repro`, which finds what is left."""
+    """Run what is out of date, side by side where it can be; with one worker, or nothing to do, it is `dvc repro`."""
+    if planned.workers == 1 or not planned.stages:
+        code = _repro(())
+        if code == 0:
+            progress.end_stage()
+        return code
     finished: set[str] = set()
-    while planned.workers > 1 and (ready := planned.ready(finished)):
+    while ready := planned.ready(finished):
         first = ready[0]
         if len(ready) > 1 and first not in planned.alone:
             code = _run_side_by_side(planned, finished, progress)
         else:  # in this process: its progress bars reach the terminal
-            code = _repro(("--single-item", first))
+            code = _repro(("--single-item", "--", first))
             progress.end_stage()
             finished.add(first)
         if code:
             return code
-    code = _repro(())
-    if code == 0:
-        progress.end_stage()
-    return code
+    return 0
 
 
 def _run_side_by_side(planned: PipelinePlan, finished: set[str], progress: PipelineProgress) -> int:
@@ -196,10 +199,13 @@ def _run_side_by_side(planned: PipelinePlan, finished: set[str], progress: Pipel
     interrupted = threading.Event()
 
     def end_stages() -> None:
-        """Have the stages end, without waiting: a second signal may arrive while the first is handled."""
-        interrupted.set()
-        if signals.terminated():  # Ctrl-C reaches them from the terminal
+        """Have the stages end, without waiting: a second signal may arrive while the first is handled.
+
+        Ctrl-C reaches them from the terminal; a SIGINT to this process alone does not, and the next one ends them.
+        """
+        if signals.terminated() or interrupted.is_set():
             terminate()
+        interrupted.set()
 
     def terminate() -> None:
         for process in list(processes.values()):
@@ -287,7 +293,7 @@ def run_stage(parent: int, name: str) -> int:
     signals.end_with_parent(parent)
     with signals.listening():
         try:
-            return _repro(("--single-item", name), ("--wait-for-lock",))
+            return _repro(("--single-item", "--", name), ("--wait-for-lock",))
         except KeyboardInterrupt:
             return 130
 
@@ -397,7 +403,7 @@ def plan_pipeline(folder: Path) -> PipelinePlan | None:
             followers = set(graph.predecessors(todo.pop())) - outdated
             outdated |= followers
             todo += followers
-        metas = {stage.addressing: getattr(stage, "meta", None) or {} for stage in outdated}
+        metas = {stage.addressing: _meta_of(stage) for stage in outdated}
         needs = {
             stage.addressing: {need.addressing for need in graph.successors(stage)} & metas.keys()
             for stage in outdated
@@ -406,7 +412,7 @@ def plan_pipeline(folder: Path) -> PipelinePlan | None:
             {name: timed.get(name, told_seconds(name, meta)) for name, meta in metas.items()},
             len(graph),
             needs,
-            frozenset(name for name, meta in metas.items() if meta.get("alone")),
+            frozenset(name for name, meta in metas.items() if meta.get("alone") is True),
             _most_workers(),
         )
     return None
@@ -415,8 +421,20 @@ def plan_pipeline(folder: Path) -> PipelinePlan | None:
 def told_seconds(name: str, meta: Mapping[str, Any]) -> float | None:
     """Return what dvc.yaml tells of how long a stage takes, or an item of one; None where it tells nothing."""
     item = name.partition("@")[2]
-    longer: Mapping[str, float] = meta.get("longer", {})
-    return next((longer[start] for start in longer if item.startswith(start)), meta.get("seconds"))
+    longer = meta.get("longer")
+    longer = longer if isinstance(longer, Mapping) else {}
+    told = [longer[start] for start in longer if item.startswith(str(start))]
+    return next((seconds for seconds in (*told, meta.get("seconds")) if _is_number(seconds)), None)
+
+
+def _meta_of(stage: Any) -> Mapping[str, Any]:
+    """Return what dvc.yaml says of a stage under `meta`; nothing where that is no mapping, which DVC allows."""
+    meta = getattr(stage, "meta", None)
+    return meta if isinstance(meta, Mapping) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _most_workers() -> int:
@@ -429,7 +447,7 @@ def read_seconds(folder: Path) -> dict[str, float]:
     """Return the seconds that each stage took when it ran last; nothing where they are not known."""
     with suppress(OSError, ValueError, AttributeError):
         values = json.loads((folder / _SECONDS).read_bytes())
-        return {str(name): float(seconds) for name, seconds in values.items()}
+        return {str(name): float(value) for name, value in values.items() if _is_number(value)}
     return {}
 
 
@@ -460,7 +478,7 @@ class PipelineProgress(logging.Handler):
     def follow(self, text: str, process: str = "") -> None:
         """Take a line of DVC: a stage that begins ends the one before it, of its process."""
         name = text.partition("'")[2].partition("'")[0]
-        if text.startswith(_RUNNING):
+        if text.startswith(_RUNNING) and name in self._plan.stages:
             self.end_stage(process)
             with self._one_at_a_time:
                 self._running[process] = name, time.monotonic()

@@ -18,6 +18,7 @@ import numpy as np
 
 from tencost.config import ModelConfig
 from tencost.config.checking import within
+from tencost.errors import FeatureError
 from tencost.features.rows.kind import kind_of
 from tencost.features.rows.ragged import FloatArray, IntArray, Ragged
 from tencost.features.rows.spec import FeatureSpec
@@ -57,9 +58,15 @@ class KnnConfig(ModelConfig):
 
 def _program_rows(features: Ragged, spec: FeatureSpec) -> FloatArray:
     """Return what is read of programs that have rows: float32 [N, C]."""
-    if kind_of(spec).one_row or not num_constant_columns(spec):
-        return summarize_programs(features, spec)
-    return constants(features, spec)
+    whole = kind_of(spec).one_row or not num_constant_columns(spec)
+    rows = summarize_programs(features, spec) if whole else constants(features, spec)
+    wrong = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
+    if wrong:
+        raise FeatureError(
+            f"expected finite numbers in the rows of {len(rows)} programs ({spec.name}), found {wrong} programs with "
+            "others, which are near nothing. Make the features again: dvc repro"
+        )
+    return rows
 
 
 class KnnRanker(RowRanker):
@@ -119,14 +126,17 @@ class KnnRanker(RowRanker):
 
 
 def _nearest(rows: FloatArray, others: FloatArray, count: int) -> IntArray:
-    """Return the places of the nearest others of each row, in no order: int64 [N, count].
+    """Return the places of the nearest others of each row, in no order: int64 [N, count]; of equally near the first.
 
-    By one matrix product: trees of space look at nearly all others where there are tens of columns.
+    By one matrix product: trees of space look at nearly all others where there are tens of columns. Distances are
+    rounded to single precision, so that equal others are equally near, however the product was summed up.
     """
-    others = others.astype(np.float64)
-    squares = np.einsum("pc,pc->p", others, others)
-    distances = squares - 2.0 * (rows.astype(np.float64) @ others.T)  # and the row's own square
-    return np.argpartition(distances, count - 1, axis=1)[:, :count]
+    rows, others = rows.astype(np.float64), others.astype(np.float64)
+    squares = np.einsum("nc,nc->n", rows, rows)[:, None] + np.einsum("pc,pc->p", others, others)
+    distances = np.maximum(squares - 2.0 * (rows @ others.T), 0.0).astype(np.float32)
+    # The bits of numbers of one sign are in the numbers' order.
+    keys = (distances.view(np.int32).astype(np.int64) << 32) | np.arange(len(others))
+    return np.argpartition(keys, count - 1, axis=1)[:, :count]
 
 
 FAMILY = Family(config=KnnConfig, ranker=KnnRanker, for_tests=KnnConfig(family="knn"), learns=False)
