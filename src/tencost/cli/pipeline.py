@@ -276,12 +276,12 @@ def _say_failed(name: str, code: int) -> None:
 
 
 _STAGE = (
-    "import sys; from tencost.cli.pipeline import run_stage; "
-    "sys.exit(run_stage(int(sys.argv[1]), sys.argv[2]))"
+    "import sys; from tencost.cli.pipeline import run_beside; "
+    "sys.exit(run_beside(int(sys.argv[1]), sys.argv[2]))"
 )
 
 
-def run_stage(parent: int, name: str) -> int:
+def run_beside(parent: int, name: str) -> int:
     """Run a stage beside others; return the exit code.
 
     DVC looks at this stage alone: to look at one that several need it would lock what the others read.
