@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from scratch_sessions import scratch_session
+from tvm.ir import save_json
 
 from matmuls import make_matmul
 from tencost.config import HardwareConfig, TunerConfig
+from tencost.store.ids import workload_id
 from tencost.store.status import Status
 from tencost.tune.session import MeasuredBatch, TuningSession, round_size
 from tencost.tune.workfolder import WorkFolder, open_folder
@@ -45,6 +47,7 @@ def tune(
         folder: WorkFolder,
         trials: int,
         on_batch: Callable[[MeasuredBatch], None] = lambda batch: None,
+        to_gain: Callable[[], dict[str, float]] = dict,
         **changes: Any,
     ) -> tuple[TuningSession, Any, list[MeasuredBatch], Any]:
         batches: list[MeasuredBatch] = []
@@ -57,7 +60,7 @@ def tune(
             folder, tasks, target, pool, note, trials=trials, seed=3, **changes
         )
         session.measure_baseline()
-        return session, session.run(), batches, session._model
+        return session, session.run(to_gain=to_gain), batches, session._model
 
     return run
 
@@ -136,6 +139,26 @@ def test_a_run_and_one_that_goes_on(
     stock = ms.database.JSONDatabase(work_dir=str(tmp_path))
     assert len(stock) == again.trials
     assert stock.query_schedule(tasks[0].mod, Target(target), "main") is not None
+
+
+@pytest.mark.parametrize("first", ["matmul_48", "matmul_32"])
+def test_a_run_begins_with_the_task_that_has_most_to_gain(
+    tmp_path: Path, target: dict[str, Any], tune: Any, tasks: list[Any], first: str
+) -> None:
+    """By the roofs where they are known, else by what its calls take by rule: not by the default schedule."""
+    for case, gains in (
+        ("roofs", {task.name: float(task.name == first) for task in tasks}),
+        ("times", {}),
+    ):
+        with opened(tmp_path / case, target) as folder:
+            ids = [workload_id(str(save_json(task.mod))) for task in tasks]
+            pairs = list(zip(ids, tasks, strict=True))
+            folder.baseline_s |= {identity: 1.0 + (task.name != first) for identity, task in pairs}
+            folder.rule_s |= {identity: 0.1 + (task.name == first) for identity, task in pairs}
+            if gains:  # the roofs know better
+                folder.rule_s |= dict.fromkeys(ids, 0.5)
+            _, _, batches, _ = tune(folder, 8, to_gain=lambda gains=gains: gains)
+            assert batches[0].task.name == first, case
 
 
 def test_ctrl_c_ends_in_order_and_the_next_run_goes_on(

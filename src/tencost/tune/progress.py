@@ -61,6 +61,11 @@ class Outlook:
         ]
         return by_gain(tasks, self._roofs)
 
+    def above_by_task(self) -> dict[str, float]:
+        """Return the seconds above the roof in one run of the network, by the task's name, where they are known."""
+        pairs = ((placed.task.name, placed.above_s) for placed in self.placed())
+        return {name: seconds for name, seconds in pairs if seconds is not None}
+
     @property
     def above_s(self) -> float | None:
         """Seconds above the roofs in one run of the network; None: not known."""

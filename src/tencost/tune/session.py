@@ -177,12 +177,22 @@ class TuningSession:
         unchecked = self._pool.unchecked
         return {self._first_tasks[int(file.stem)].name: why for file, why in unchecked.items()}
 
-    def run(self, on_ready: Callable[[], None] = lambda: None) -> RunOutcome:
-        """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C."""
+    def run(
+        self,
+        on_ready: Callable[[], None] = lambda: None,
+        to_gain: Callable[[], Mapping[str, float]] = dict,
+    ) -> RunOutcome:
+        """Tune until `trials` programs are in the database, the spaces are used up, or Ctrl-C.
+
+        Args:
+            on_ready: called when tuning begins.
+            to_gain: task's name -> seconds of the network that tuning could save at most; of a task that it does not
+                name, all that it takes.
+        """
         database = self._folder.database(task.mod for task in self.tasks)
         with _logs_in(self._folder.path, [task.name for task in self.tasks]) as loggers:
             contexts = self._contexts(loggers)
-            contexts = self._warm_start(database, contexts)
+            contexts = self._warm_start(database, contexts, to_gain)
             remaining = self._tuner.trials - self.trials
             self._started = time.monotonic()
             on_ready()
@@ -266,13 +276,18 @@ class TuningSession:
             )
         ]
 
-    def _warm_start(self, database: Any, contexts: list[Any]) -> list[Any]:
+    def _warm_start(
+        self,
+        database: Any,
+        contexts: list[Any],
+        to_gain: Callable[[], Mapping[str, float]],
+    ) -> list[Any]:
         """Take over what earlier runs measured: counts, best latencies, known programs, the model's lessons.
 
         Returns:
             The contexts (and with them the tasks) in a new order: the least measured ones first, and of these the ones
-            that take most of the network's time, because the scheduler begins each run with a turn through the tasks
-            and a short run may end before it is over.
+            with most to gain over what they take by rule, because the scheduler begins each run with a turn through the
+            tasks and a short run may end before it is over.
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
         records: dict[int, list[Any]] = {}
@@ -287,12 +302,14 @@ class TuningSession:
             self._measured[place].update(program_key(cand.sch.mod) for cand in candidates)
             self._note_best(place, results)
             self._model.warm_start(contexts[place], candidates, results)
-        cost = [
-            task.weight * self._folder.baseline_s.get(identity, 0.0)
+        gains = to_gain() if self.has_baseline else {}
+        latency_s = self.latency_s if self.has_baseline else dict.fromkeys(self.ids, 0.0)
+        promised = [
+            gains.get(task.name, task.weight * latency_s[identity])
             for task, identity in zip(self.tasks, self.ids, strict=True)
         ]
         order = sorted(
-            range(len(contexts)), key=lambda place: (len(records.get(place, ())), -cost[place])
+            range(len(contexts)), key=lambda place: (len(records.get(place, ())), -promised[place])
         )
         self.tasks = [self.tasks[place] for place in order]
         self.ids = [self.ids[place] for place in order]

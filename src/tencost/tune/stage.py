@@ -214,7 +214,10 @@ def _search(
     if not curve.exists():
         append_point(curve, CurvePoint(trials=0, total_latency_s=session.total_latency_s))
     bar.update(line, description="preparing", completed=0, total=inputs.cfg.tuner.trials)
-    return session.run(lambda: bar.update(line, description="tuning", completed=session.trials))
+    return session.run(
+        lambda: bar.update(line, description="tuning", completed=session.trials),
+        outlook.above_by_task,
+    )
 
 
 class _BatchWriter:
