@@ -183,6 +183,21 @@ def test_score_run(toy_project: Path, toy_config: Any, trained: dict[str, str]) 
     assert not (toy_project / "data" / "reports").exists()
 
 
+def test_models_may_lie_outside_the_project(
+    toy_project: Path,
+    toy_config: Any,
+    trained: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "models"
+    (toy_project / toy_config.paths.models).rename(elsewhere)
+    config = replace(toy_config, paths=replace(toy_config.paths, models=str(elsewhere)))
+    board = stage.run(config, toy_project)
+    (row,) = (row for row in board.rows if row.model == "xgb-toy")
+    assert Path(row.folder) == elsewhere / "toy" / "toy-1c" / "xgb-toy"
+    assert stage.score_run(Data(config, toy_project), Path(row.folder)).model == "xgb-toy"
+
+
 def test_a_model_from_elsewhere_is_in_the_report_only(
     toy_project: Path, toy_config: Any, train_toy: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
