@@ -115,7 +115,7 @@ def tune(path: Path, kill_at: int, log: Path | None = None) -> None:
         )
         store = RecordStore(str(path.parent / "store"))
         adopt(folder, tasks, session.ids, HARDWARE, store, session.time_here)
-        session.measure_baseline()
+        session.measure_untuned()
         if not folder.curve.exists():
             append_point(folder.curve, CurvePoint(trials=0, total_latency_s=1.0))
         session.run()

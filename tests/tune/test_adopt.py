@@ -86,7 +86,7 @@ def test_what_the_store_knows_is_not_measured_again(
     with open_folder(tmp_path / "folder", "one", "mine", target) as folder:
         assert len(folder.adopted) == len(known)
         session = scratch_session(folder, tasks, target, pool, trials=4)
-        session.measure_baseline()
+        session.measure_untuned()
         outcome = session.run()
         assert session.trials == 4
         assert len(outcome.database) == len(known) + 4
@@ -121,7 +121,7 @@ def test_a_remembered_time_is_not_believed(
         assert pool.num_checked > 0
         best = folder.database().query_tuning_record(tasks[0].mod, Target(target), "main")
         assert min(map(float, best.run_secs)) > 5e-8
-        session.measure_baseline()
+        session.measure_untuned()
         session.run()
         assert session.trials == 4
         assert session.total_latency_s > 5e-8

@@ -61,7 +61,7 @@ def tune(target: dict[str, Any], pool: WorkerPool, cpu_intrinsics: None) -> Tune
             trials_per_round=8,
             check_outputs=False,
         )
-        session.measure_baseline()
+        session.measure_untuned()
         session.run()
         return session
 

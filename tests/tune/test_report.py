@@ -43,7 +43,7 @@ def make_run(
 ) -> Path:
     """Write a work folder whose tasks had these p-RMSE, batch by batch; tasks take turns."""
     folder.mkdir(parents=True)
-    session = {"network": network, "hardware": "here", "version": 1, "target": {}, "baseline_s": {}}
+    session = {"network": network, "hardware": "here", "version": 1, "target": {}, "untuned_s": {}}
     (folder / "session.json").write_text(json.dumps(session))
     append_point(folder / "tuning_curve.csv", CurvePoint(trials=0, total_latency_s=4e-3))
     trials = 0

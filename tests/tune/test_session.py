@@ -59,7 +59,7 @@ def tune(
         session = scratch_session(
             folder, tasks, target, pool, note, trials=trials, seed=3, **changes
         )
-        session.measure_baseline()
+        session.measure_untuned()
         return session, session.run(to_gain=to_gain), batches, session._model
 
     return run
@@ -145,7 +145,7 @@ def test_a_run_and_one_that_goes_on(
 def test_a_run_begins_with_the_task_that_has_most_to_gain(
     tmp_path: Path, target: dict[str, Any], tune: Any, tasks: list[Any], first: str
 ) -> None:
-    """By the roofs where they are known, else by what its calls take by rule: not by the default schedule."""
+    """By the roofs where they are known, else by what its calls take untuned."""
     for case, gains in (
         ("roofs", {task.name: float(task.name == first) for task in tasks}),
         ("times", {}),
@@ -153,10 +153,11 @@ def test_a_run_begins_with_the_task_that_has_most_to_gain(
         with opened(tmp_path / case, target) as folder:
             ids = [workload_id(str(save_json(task.mod))) for task in tasks]
             pairs = list(zip(ids, tasks, strict=True))
-            folder.baseline_s |= {identity: 1.0 + (task.name != first) for identity, task in pairs}
-            folder.rule_s |= {identity: 0.1 + (task.name == first) for identity, task in pairs}
+            folder.untuned_s |= {identity: 0.1 + (task.name == first) for identity, task in pairs}
             if gains:  # the roofs know better
-                folder.rule_s |= dict.fromkeys(ids, 0.5)
+                folder.untuned_s |= {
+                    identity: 0.1 + (task.name != first) for identity, task in pairs
+                }
             _, _, batches, _ = tune(folder, 8, to_gain=lambda gains=gains: gains)
             assert batches[0].task.name == first, case
 

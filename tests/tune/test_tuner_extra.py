@@ -120,7 +120,7 @@ def test_tencost_tune_runs_to_the_end(
     assert (report["network"], report["model"], report["trials"]) == ("small", "model", 8)
     assert report["max_rel_error"] < 1e-4
     assert report["network_latency_s"] > 0
-    assert report["network_default_latency_s"] > 0
+    assert report["network_rules_latency_s"] > 0
     assert len((folder / "database_tuning_record.json").read_text().splitlines()) == 8
     assert not list(folder.glob("*.png"))
     assert not (tmp_path / "data").exists()

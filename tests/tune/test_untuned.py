@@ -1,4 +1,4 @@
-"""What tasks take by rule: timed once, kept with the session, and preferred to a program that is slower."""
+"""What tasks take untuned: timed once, kept with the session, and preferred to a program that is slower."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
 from tencost.tune.deploy import better_than_rules, layout_note
 from tencost.tune.session import time_untuned
-from tencost.tune.workfolder import open_folder, read_rule_times
+from tencost.tune.workfolder import open_folder, read_untuned_times
 
 pytestmark = pytest.mark.tvm
 TARGET = {"kind": "llvm", "num-cores": 1}
@@ -34,72 +34,98 @@ def task() -> NetworkTask:
 
 
 class Clock:
-    """Times by what is compiled: 3 s with leave to reorder sums, which is by rule, else 5 s."""
+    """Times by what is compiled: 3 s with leave to reorder sums, which is by rule, else 5 s; some fail."""
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, *failing: str) -> None:
         self.asked: list[str] = []
-        self._fails = fails
+        self._failing = failing
 
-    def __call__(self, _mod: Any, limit_s: float, target: Any = None) -> Timing:
-        by_rule = bool((target or {}).get("fast-math-reassoc"))
+    def __call__(self, _mod: Any, limit_s: float, target: dict[str, Any]) -> Timing:
+        by_rule = bool(target.get("fast-math-reassoc"))
         self.asked.append("rule" if by_rule else "default")
-        if self._fails:
+        if self.asked[-1] in self._failing:
             return Timing(Status.run_error, (), "it fell over")
         return Timing(Status.ok, (3.0,) if by_rule else (5.0,))
 
 
-def time_it(path: Path, task: NetworkTask, clock: Clock) -> tuple[dict[str, float], ...]:
-    with open_folder(path, "one", "local", TARGET) as folder:
-        time_untuned([("w", task)], TARGET, 7.0, folder, clock, lambda _done: None)
-        return folder.rule_s, folder.baseline_s
+def time_it(
+    path: Path, task: NetworkTask, clock: Clock, target: dict[str, Any] = TARGET
+) -> dict[str, float]:
+    with open_folder(path, "one", "local", target) as folder:
+        time_untuned([("w", task)], target, 7.0, folder, clock, lambda _done: None)
+        return folder.untuned_s
 
 
-def test_both_are_timed_once(tmp_path: Path, task: NetworkTask) -> None:
+def test_a_task_is_timed_once_by_rule(tmp_path: Path, task: NetworkTask) -> None:
     clock = Clock()
-    assert time_it(tmp_path, task, clock) == ({"w": 3.0}, {"w": 5.0})
-    assert clock.asked == ["rule", "default"]
-    assert time_it(tmp_path, task, clock) == ({"w": 3.0}, {"w": 5.0})
-    assert clock.asked == ["rule", "default"]
-    assert read_rule_times(tmp_path) == {"w": 3.0}
+    assert time_it(tmp_path, task, clock) == {"w": 3.0}
+    assert time_it(tmp_path, task, clock) == {"w": 3.0}
+    assert clock.asked == ["rule"]
+    assert read_untuned_times(tmp_path) == {"w": 3.0}
+
+
+def test_where_there_are_no_rules_the_default_schedule_is_timed(
+    tmp_path: Path, task: NetworkTask
+) -> None:
+    clock = Clock()
+    assert time_it(tmp_path, task, clock, {"kind": "c"}) == {"w": 5.0}
+    assert clock.asked == ["default"]
 
 
 def test_times_of_other_rules_are_taken_anew(tmp_path: Path, task: NetworkTask) -> None:
     time_it(tmp_path, task, Clock())
     session = tmp_path / "session.json"
     values = json.loads(session.read_text())
-    session.write_text(json.dumps({**values, "rules": "others", "rule_s": {"w": 4.0}}))
-    assert read_rule_times(tmp_path) == {}
+    session.write_text(json.dumps({**values, "rules": "others", "untuned_s": {"w": 4.0}}))
+    assert read_untuned_times(tmp_path) == {}
     again = Clock()
-    assert time_it(tmp_path, task, again) == ({"w": 3.0}, {"w": 5.0})
+    assert time_it(tmp_path, task, again) == {"w": 3.0}
     assert again.asked == ["rule"]
-    assert read_rule_times(tmp_path) == {"w": 3.0}
 
 
-def test_what_fails_counts_with_the_limit_by_default_and_for_ever_by_rule(
-    tmp_path: Path, task: NetworkTask
+@pytest.mark.parametrize(
+    ("failing", "taken"), [(("rule",), 5.0), (("rule", "default"), 7.0)], ids=["rule", "both"]
+)
+def test_what_cannot_be_timed_by_rule_counts_by_default_and_else_with_the_limit(
+    tmp_path: Path, task: NetworkTask, failing: tuple[str, ...], taken: float
 ) -> None:
-    assert time_it(tmp_path, task, Clock(fails=True)) == ({"w": math.inf}, {"w": 7.0})
+    clock = Clock(*failing)
+    assert time_it(tmp_path, task, clock) == {"w": taken}
+    assert clock.asked == ["rule", "default"]
 
 
-def test_a_folder_of_an_earlier_release_has_no_times_by_rule(
-    tmp_path: Path, task: NetworkTask
+@pytest.mark.parametrize(
+    ("kept", "read"),
+    [
+        ({"rule_s": {"w": 3.0, "v": math.inf}, "baseline_s": {"w": 9.0, "v": 9.0}}, {"w": 3.0}),
+        ({"baseline_s": {"w": 9.0}}, {}),
+    ],
+    ids=["times by rule and default schedules", "default schedules alone"],
+)
+def test_folders_of_earlier_releases_are_read(
+    tmp_path: Path, task: NetworkTask, kept: dict[str, Any], read: dict[str, float]
 ) -> None:
     time_it(tmp_path, task, Clock())
     session = tmp_path / "session.json"
     values = json.loads(session.read_text())
-    del values["rule_s"]
-    session.write_text(json.dumps(values))
-    assert read_rule_times(tmp_path) == {}
-    assert time_it(tmp_path, task, Clock())[0] == {"w": 3.0}
-    assert read_rule_times(tmp_path / "nowhere") == {}
+    del values["untuned_s"]
+    session.write_text(json.dumps(values | kept))
+    assert read_untuned_times(tmp_path) == read
+    clock = Clock()
+    assert time_it(tmp_path, task, clock) == {"w": 3.0}
+    assert clock.asked == ([] if read else ["rule"])
+
+
+def test_a_folder_that_is_not_there_has_no_times(tmp_path: Path) -> None:
+    assert read_untuned_times(tmp_path / "nowhere") == {}
 
 
 @pytest.mark.parametrize(
-    ("rule_s", "is_kept"),
+    ("untuned_s", "is_kept"),
     [(0.5, False), (2.0, True), (1.0, False), (1.01, False), (math.inf, True), (None, True)],
 )
 def test_a_program_that_is_slower_than_by_rule_is_not_used(
-    task: NetworkTask, rule_s: float | None, is_kept: bool
+    task: NetworkTask, untuned_s: float | None, is_kept: bool
 ) -> None:
     target = tvm.target.Target(TARGET)
     database = ms.database.MemoryDatabase()
@@ -109,7 +135,7 @@ def test_a_program_that_is_slower_than_by_rule_is_not_used(
         schedule.unroll(schedule.get_loops(schedule.get_sblock("T_softmax_norm"))[-1])
         record = ms.database.TuningRecord(schedule.trace, workload, [seconds], target)
         database.commit_tuning_record(record)
-    known = {} if rule_s is None else {workload_id(str(save_json(task.mod))): rule_s}
+    known = {} if untuned_s is None else {workload_id(str(save_json(task.mod))): untuned_s}
     kept = better_than_rules(database, [task], TARGET, known)
     found = kept.query_tuning_record(task.mod, target, "main")
     assert (found is not None) is is_kept

@@ -50,11 +50,11 @@ def test_a_second_tuner_is_kept_out(tmp_path: Path) -> None:
         pass
 
 
-def fail(path: Path, error: BaseException, **baseline: float) -> None:
+def fail(path: Path, error: BaseException, **untuned: float) -> None:
     with opened(path) as folder:
         (folder.logs / "import.log").write_text("TVM said something")
-        if baseline:
-            folder.baseline_s |= baseline
+        if untuned:
+            folder.untuned_s |= untuned
             folder.save_session()
         raise error
 
@@ -73,12 +73,12 @@ def test_a_run_that_fails_before_it_measures_leaves_nothing(tmp_path: Path) -> N
     assert path.is_dir()
 
 
-def test_the_baseline_is_remembered(tmp_path: Path) -> None:
+def test_untuned_times_are_remembered(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as folder:
-        folder.baseline_s["w"] = 0.5
+        folder.untuned_s["w"] = 0.5
         folder.save_session()
     with opened(tmp_path / "a") as folder:
-        assert folder.baseline_s == {"w": 0.5}
+        assert folder.untuned_s == {"w": 0.5}
         assert folder.logs.is_dir()
 
 
@@ -98,7 +98,7 @@ OTHER_TARGET = {**TARGET, "mcpu": "znver5"}
 def test_a_failed_run_without_tuning_records_does_not_bind_the_folder_to_its_target(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Default schedules were timed, then the run failed: a user would lose no program that was searched for."""
+    """Tasks were timed untuned, then the run failed: a user would lose no program that was searched for."""
     path = tmp_path / "net"
     with pytest.raises(TuneError, match="a worker died"):
         fail(path, TuneError("a worker died"), w0=1e-3)
@@ -108,10 +108,10 @@ def test_a_failed_run_without_tuning_records_does_not_bind_the_folder_to_its_tar
     (path / "tuning_curve.png").write_bytes(b"png")
     assert not has_programs(path), "`tencost compile` says that the run ended before it had any"
     with opened(path) as folder:
-        assert folder.baseline_s == {"w0": 1e-3}, "the same target goes on"
+        assert folder.untuned_s == {"w0": 1e-3}, "the same target goes on"
     assert not caplog.messages
     with opened(path, target=OTHER_TARGET) as folder:
-        assert folder.baseline_s == {}
+        assert folder.untuned_s == {}
         assert not folder.curve.exists()
         assert not folder.plot.exists()
     (line,) = caplog.messages
@@ -123,7 +123,7 @@ def test_a_failed_run_without_tuning_records_does_not_bind_the_folder_to_its_tar
 def test_a_folder_with_anything_else_stays_as_it_is(tmp_path: Path, file: str) -> None:
     path = tmp_path / "net"
     with opened(path) as folder:
-        folder.baseline_s["w0"] = 1e-3
+        folder.untuned_s["w0"] = 1e-3
         folder.save_session()
     (path / file).write_text("{}\n")
     before = {item.name: item.read_bytes() for item in path.iterdir() if item.is_file()}

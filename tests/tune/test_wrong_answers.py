@@ -87,7 +87,7 @@ def tune(
     session = scratch_session(
         folder, [task], target, pool, batches.append, trials=16, seed=1, **space
     )
-    session.measure_baseline()
+    session.measure_untuned()
     return session, batches, session.run()
 
 
@@ -191,7 +191,7 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
 
     from relax_networks import two_layers
     from tencost.tune import verify
-    from tencost.tune.deploy import compile_network, compile_untuned
+    from tencost.tune.deploy import compile_network
     from tencost.tune.hosts import Host
     from tencost.workers.evaluator import MeasureOptions
     from tencost.workers.hardware import resolve_hardware
@@ -206,14 +206,15 @@ def test_where_no_program_is_wrong_it_is_said_what_is(
     def compiled(
         given: Any, target: Any, database: Any, *, by_rule: bool | None = None, note: Any = None
     ) -> Any:
-        wrong = {"rules": True, "together": database is not None}.get(at_fault, False)
+        tuned = database is not None
+        wrong = {"rules": tuned or by_rule, "together": tuned}.get(at_fault, False)
         mod = wrong_mod if wrong else given
         return compile_network(mod, target, database, by_rule=by_rule, note=note)
 
     monkeypatch.setattr(verify, "compile_network", compiled)
-    untuned = compile_untuned(network, hardware.target)
     with open_folder(tmp_path, "one", "local", hardware.target) as folder:
         folder.database()
         given: Any = (MemoryDatabase(), [], folder, MeasureOptions(repeat=1), Host(hardware))
+        tuned = compiled(network, hardware.target, MemoryDatabase())
         with pytest.raises(TuneError, match=told):
-            verify.compile_and_compare(network, hardware, untuned, *given)
+            verify.compile_and_compare(network, hardware, tuned, *given)

@@ -301,7 +301,7 @@ class TunerConfig:
     learn: bool = True
     """Learn from the measurements (a residual over the registered model); False keeps the model frozen."""
     min_mflop: float = 0.5
-    """Tasks with fewer MFLOP are left to the default schedule."""
+    """Tasks with fewer MFLOP are not tuned."""
     population: int = 512
     """Programs in a generation of the evolutionary search."""
     generations: int = 4
@@ -312,8 +312,8 @@ class TunerConfig:
     """Times per program."""
     min_repeat_ms: int = 10
     """Least duration of one time, milliseconds."""
-    default_timeout_s: float = 5.0
-    """Longest time that a task's default schedule is run for, seconds; one that takes longer counts as that."""
+    untuned_timeout_s: float = 5.0
+    """Longest time that a task's untuned program is run for, seconds; one that takes longer counts as that."""
     check_outputs: bool = True
     """Compare what a program computes with its unscheduled workload before it counts as a task's best."""
     compare_with: str | None = None
@@ -328,7 +328,7 @@ class TunerConfig:
         within("tuner", self, trials_per_task="[1, inf)", min_mflop="[0, inf)", min_gain="[0, 1]")
         within("tuner", self, population="[1, inf)", generations="[0, inf)", number="[1, inf)")
         within("tuner", self, repeat="[1, inf)", min_repeat_ms="[0, inf)")
-        within("tuner", self, default_timeout_s="(0, inf)")
+        within("tuner", self, untuned_timeout_s="(0, inf)")
 
 
 @dataclass(kw_only=True)

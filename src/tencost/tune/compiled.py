@@ -30,6 +30,7 @@ from tencost.tune.deploy import (
     TVM_ERRORS,
     better_than_rules,
     compare_outputs,
+    compile_default,
     compile_together,
     compile_untuned,
     count_tuned,
@@ -44,7 +45,7 @@ from tencost.tune.inputs import import_network
 from tencost.tune.library_export import LibraryOrigin, check_linker, check_place, write_library
 from tencost.tune.recording import record_compiled
 from tencost.tune.reporting import native_messages_to, print_note, say
-from tencost.tune.workfolder import has_programs, read_rule_times
+from tencost.tune.workfolder import has_programs, read_untuned_times
 from tencost.workers.hardware import check_target, describe_hardware, resolve_hardware
 
 
@@ -239,7 +240,7 @@ def _part(
             console,
             f"{folder} has no program of {name}: schedules by rule. Is it of another network or hardware?",
         )
-    part.use(better_than_rules(programs, tasks, target, read_rule_times(folder)), target)
+    part.use(better_than_rules(programs, tasks, target, read_untuned_times(folder)), target)
     return part
 
 
@@ -338,14 +339,11 @@ def compiled(
     try:
         return compile_together([(part.network, part.programs) for part in parts], target, note)
     except TVM_ERRORS as error:
-        untuned = [compile_untuned(part.network, target) for part in parts]  # names the operators
         with_programs = [part for part in parts if part.programs is not None]
         if not with_programs and len(parts) == 1:
-            note(
-                "the whole network has TVM's default schedules, which are many times slower, as TVM refuses it by "
-                f"rule, though each operator alone: {first_sentence(error)}. Please report the network"
-            )
-            return untuned[0]
+            return compile_untuned(parts[0].network, target, note)
+        for part in parts:
+            compile_default(part.network, target)  # names the operators that TVM refuses
         name = parts[0].network.name
         if not with_programs:
             raise TuneError(

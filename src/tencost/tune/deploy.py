@@ -51,8 +51,6 @@ WORTH_IT = 0.97
 """A program is used where it takes at most this share of the time by rule: the best of many is partly luck."""
 TURNS = 7
 """Calls of the network with programs and by rule, in turn."""
-_REORDERED = "_prepacked"
-"""What TVM appends to the name of a function whose weights are reordered before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,28 +160,35 @@ def count_tuned_unpacked(
 
 
 def better_than_rules(
-    database: Any, tasks: Sequence[NetworkTask], target: dict[str, Any], rule_s: Mapping[str, float]
+    database: Any,
+    tasks: Sequence[NetworkTask],
+    target: dict[str, Any],
+    untuned_s: Mapping[str, float],
 ) -> Any:
-    """Return a database of the programs that are worth it: each task's best one, if it is faster than by rule.
+    """Return a database of the programs that are worth it: each task's best one, if it is faster than untuned.
 
     Args:
         database: MetaSchedule's.
         tasks: of the network.
         target: for which hardware.
-        rule_s: seconds of tasks by rule, by workload id, as a tuning run's session keeps them.
+        untuned_s: seconds of tasks by rule, by workload id, as a tuning run's session keeps them.
     """
     worth_it = []
     for task in tasks:
         record = best_record(database, task.mod, target)
         seconds = [] if record is None else [float(time) for time in record.run_secs or ()]
-        limit = rule_s.get(workload_id(str(save_json(task.mod))), math.inf)
+        limit = untuned_s.get(workload_id(str(save_json(task.mod))), math.inf)
         if seconds and statistics.median(seconds) < WORTH_IT * limit:
             worth_it.append(task)
     return _best_of(database, worth_it, target)
 
 
 def faster_in_network(
-    network: Network, hardware: HardwareConfig, tasks: Sequence[NetworkTask], database: Any
+    network: Network,
+    hardware: HardwareConfig,
+    tasks: Sequence[NetworkTask],
+    database: Any,
+    untuned: Any | None = None,
 ) -> Any:
     """Return a database of those programs of a database that are faster in the network than by rule.
 
@@ -193,6 +198,7 @@ def faster_in_network(
             all programs stay.
         tasks: of the network.
         database: MetaSchedule's, its best programs are meant.
+        untuned: the network, its entry "main", compiled by rule without programs, where that was done before.
     """
     target = hardware.target
     tuned = [task for task in tasks if best_record(database, task.mod, target) is not None]
@@ -200,18 +206,17 @@ def faster_in_network(
     if not is_here or not tuned:
         return database
     network = replace(network, entry="main")  # alone, so that functions have the tasks' names
+    if untuned is None:
+        untuned = compile_network(network, target, None, by_rule=True)
     networks = [
-        Deployed(compile_network(network, target, programs, by_rule=True), network, hardware.cores)
-        for programs in (database, None)
+        Deployed(built, network, hardware.cores)
+        for built in (compile_network(network, target, database), untuned)
     ]
     turns = Host(hardware).call(
         lambda: [[each.seconds_by_function() for each in networks] for _ in range(TURNS)]
     )
     by_program, by_rule = (
-        {
-            name.removesuffix(_REORDERED): statistics.median(turn[place][name] for turn in turns)
-            for name in turns[0][place]
-        }
+        {name: statistics.median(turn[place][name] for turn in turns) for name in turns[0][place]}
         for place in range(len(networks))
     )
     slower = {name for name in by_program.keys() & by_rule if by_program[name] > by_rule[name]}
@@ -381,8 +386,36 @@ def _refused_alone(
     return refused
 
 
-def compile_untuned(network: Network, target: dict[str, Any]) -> Any:
-    """Return an executable with default schedules: what cannot be compiled like this cannot be tuned either.
+def compile_untuned(
+    network: Network,
+    target: dict[str, Any],
+    note: Callable[[str], object] = lambda _message: None,
+) -> Any:
+    """Return an executable without programs: by rule on a CPU, with TVM's default schedules on other hardware.
+
+    Args:
+        network: what is compiled.
+        target: for which hardware.
+        note: see :func:`compile_network`; called, too, where the whole network has default schedules, with the reason.
+
+    Raises:
+        TuneError: see :func:`compile_default`.
+    """
+    if target.get("kind") != "llvm":
+        return compile_default(network, target)
+    try:
+        return compile_network(network, target, None, by_rule=True, note=note)
+    except TVM_ERRORS as error:
+        built = compile_default(network, target)
+        note(
+            "the whole network has TVM's default schedules, which are many times slower, as TVM refuses it by "
+            f"rule, though each operator alone: {first_sentence(error)}. Please report the network"
+        )
+        return built
+
+
+def compile_default(network: Network, target: dict[str, Any]) -> Any:
+    """Return an executable with TVM's default schedules: what cannot be compiled so cannot be tuned either.
 
     Raises:
         TuneError: TVM refuses it; the operators that it refuses by themselves are named.

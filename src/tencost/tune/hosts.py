@@ -38,6 +38,8 @@ ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 MAX_TIMING_S = 3.0
 """Seconds that a network is timed for, about."""
 _LEAST_TIME_S = 0.01
+_REORDERED = "_prepacked"
+"""What TVM appends to the name of a function whose weights are reordered before."""
 
 
 class Timed(Protocol):
@@ -79,7 +81,7 @@ class Deployed:
         return float(timer(*self._inputs).results[0])
 
     def seconds_by_function(self) -> dict[str, float]:
-        """Return the seconds that each function which it calls takes in one call of the network, all its calls."""
+        """Return the seconds that each function takes in one call of the network, all its calls, by its task's name."""
         seconds: dict[str, float] = {}
         begun = 0.0
 
@@ -87,7 +89,8 @@ class Deployed:
             nonlocal begun
             now = time.perf_counter()
             if not before:
-                seconds[str(name)] = seconds.get(str(name), 0.0) + now - begun
+                task = str(name).removesuffix(_REORDERED)
+                seconds[task] = seconds.get(task, 0.0) + now - begun
             begun = time.perf_counter()
 
         self._machine[self._entry](*self._inputs)

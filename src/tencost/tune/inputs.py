@@ -62,7 +62,7 @@ class TuningInputs:
         folder: the work folder, open.
         console: gets the messages.
         network: the network.
-        untuned: its executable with default schedules.
+        untuned: its executable without programs, see :func:`tencost.tune.deploy.compile_untuned`.
         every: its tasks.
         tasks: those that are tuned.
         chosen: the cost model.
@@ -71,6 +71,7 @@ class TuningInputs:
         store: the live store; None where what it needs is not installed.
         book: starting points; None for none.
         options: how programs are timed.
+        notes: what was said when it was compiled untuned.
     """
 
     cfg: Config
@@ -87,6 +88,13 @@ class TuningInputs:
     store: RecordStore | None
     book: StartBook | None
     options: MeasureOptions
+    notes: list[str]
+
+    def note(self, message: str) -> None:
+        """Print what compiling the network said, once."""
+        if message not in self.notes:
+            self.notes.append(message)
+            print_note(self.console, message)
 
     @property
     def name(self) -> str:
@@ -116,8 +124,11 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         )
     compared_network = network if compared is None else _network_of(compared, network, cfg)
     console.print("compiling it untuned")
+    notes: list[str] = []
     with native_messages_to(messages):
-        untuned = compile_untuned(network, hardware.target)
+        untuned = compile_untuned(network, hardware.target, notes.append)
+    for message in notes:
+        print_note(console, message)
     for output, why in meaningless(network).items():
         print_note(
             console,
@@ -142,6 +153,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         options=MeasureOptions(
             number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
         ),
+        notes=notes,
     )
 
 

@@ -363,7 +363,7 @@ def _curve(
         session = TuningSession(
             [task], hardware.target, tuner, model, folder, pool, threads=1, on_batch=add, book=book
         )
-        session.measure_baseline()
+        session.measure_untuned()
         session.run()
     if not best or math.isinf(best[-1]):
         raise TuneError(

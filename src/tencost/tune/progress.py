@@ -1,7 +1,7 @@
 """The line that a user sees while a network is tuned: its time now, what can still be gained, when it ends.
 
 The network's time is an estimate: the weighted sum of its tasks' best programs, and what it takes beyond them, measured
-once with default schedules. To gain is what its tasks take longer than the hardware's description says they
+once untuned. To gain is what its tasks take longer than the hardware's description says they
 must (:mod:`tencost.tune.roofline.roofline`): what tuning could still gain, at most.
 """
 

@@ -60,7 +60,7 @@ STORE_PACKAGES = frozenset({"deltalake", "polars", "pyarrow"})
 """What the live store needs beyond ``tencost[tuner]``."""
 
 TIMES = "network_times_s"
-"""Row of the report: seconds of each turn, by what the network was compiled with: tuned, default, compared."""
+"""Row of the report: seconds of each turn, by what the network was compiled with: tuned, rules, default, compared."""
 
 
 def open_live_store(uri: str) -> RecordStore:
@@ -218,7 +218,7 @@ class Recorder:
 
 
 def record_tuned(inputs: TuningInputs, report: dict[str, Any]) -> None:
-    """Write the times of a tuned network and of its default schedules, where there is a store and they were taken.
+    """Write a tuned network's times, and of TVM's default schedules, where there is a store and they were taken.
 
     Somebody else's database, tuner.compare_with, is of no engine that the store knows, and is left out.
     """

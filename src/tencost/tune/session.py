@@ -121,13 +121,10 @@ class TuningSession:
 
     @property
     def latency_s(self) -> dict[str, float]:
-        """The best latency of each task, by workload id; by rule, or by default, where that is faster."""
-        baseline, rule = self._folder.baseline_s, self._folder.rule_s
+        """The best latency of each task, by workload id; untuned where that is faster."""
+        untuned = self._folder.untuned_s
         return {
-            identity: min(
-                baseline[identity],
-                *(times.get(identity, math.inf) for times in (self.best_s, rule)),
-            )
+            identity: min(untuned[identity], self.best_s.get(identity, math.inf))
             for identity in self.ids
         }
 
@@ -137,28 +134,22 @@ class TuningSession:
         return self._weighted(self.latency_s)
 
     @property
-    def has_baseline(self) -> bool:
-        """Whether every task's default schedule was timed."""
-        return set(self.ids) <= set(self._folder.baseline_s)
+    def has_untuned_times(self) -> bool:
+        """Whether every task was timed untuned."""
+        return set(self.ids) <= set(self._folder.untuned_s)
 
     @property
-    def default_latency_s(self) -> float:
-        """Weighted sum of the tasks' latencies with default schedules; at least that where some were stopped."""
-        return self._weighted(self._folder.baseline_s)
+    def untuned_latency_s(self) -> float:
+        """Weighted sum of the tasks' latencies untuned; at least that where some were stopped."""
+        return self._weighted(self._folder.untuned_s)
 
     def _weighted(self, seconds: Mapping[str, float]) -> float:
         pairs = zip(self.tasks, self.ids, strict=True)
         return float(sum(task.weight * seconds[identity] for task, identity in pairs))
 
-    @property
-    def num_stopped(self) -> int:
-        """Tasks whose default schedule took too long, or failed, and counts with the limit."""
-        limit = self._tuner.default_timeout_s
-        return sum(self._folder.baseline_s[identity] >= limit for identity in self.ids)
-
-    def measure_baseline(self, on_task: Callable[[int], None] = lambda _number: None) -> None:
-        """Time every task with the default schedule and by rule, where an earlier run has not; see `time_untuned`."""
-        limit = self._tuner.default_timeout_s
+    def measure_untuned(self, on_task: Callable[[int], None] = lambda _number: None) -> None:
+        """Time every task untuned, where an earlier run has not; see `time_untuned`."""
+        limit = self._tuner.untuned_timeout_s
         pairs = list(zip(self.ids, self.tasks, strict=True))
         time_untuned(pairs, self._target, limit, self._folder, self._time, on_task)
 
@@ -286,7 +277,7 @@ class TuningSession:
 
         Returns:
             The contexts (and with them the tasks) in a new order: the least measured ones first, and of these the ones
-            with most to gain over what they take by rule, because the scheduler begins each run with a turn through the
+            with most to gain over what they take untuned, because the scheduler begins each run with a turn through the
             tasks and a short run may end before it is over.
         """
         places = {structural_hash(context.mod): place for place, context in enumerate(contexts)}
@@ -302,8 +293,9 @@ class TuningSession:
             self._measured[place].update(program_key(cand.sch.mod) for cand in candidates)
             self._note_best(place, results)
             self._model.warm_start(contexts[place], candidates, results)
-        gains = to_gain() if self.has_baseline else {}
-        latency_s = self.latency_s if self.has_baseline else dict.fromkeys(self.ids, 0.0)
+        is_timed = self.has_untuned_times
+        gains = to_gain() if is_timed else {}
+        latency_s = self.latency_s if is_timed else dict.fromkeys(self.ids, 0.0)
         promised = [
             gains.get(task.name, task.weight * latency_s[identity])
             for task, identity in zip(self.tasks, self.ids, strict=True)
@@ -366,7 +358,7 @@ class TuningSession:
     ) -> Timing:
         args = arguments_of(mod)
         arguments = [arg_json(arg) for arg in args]
-        with tempfile.TemporaryDirectory(prefix="tencost-baseline-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="tencost-untuned-") as scratch:
             module = Path(scratch) / "module.json"
             module.write_text(str(save_json(mod)), encoding="utf-8")
             job = Job(module, target or self._target, arguments, reference, limit_s)
@@ -395,10 +387,11 @@ def time_untuned(
     measure: Callable[..., Timing],
     on_task: Callable[[int], None],
 ) -> None:
-    """Time every task with the default schedule and by rule, where the folder does not have these times yet.
+    """Time every task as a network runs it that is not tuned, where the folder does not have its time yet.
 
-    A task whose default schedule cannot be timed, or takes longer than the limit, counts with that; one that cannot be
-    timed by rule with infinity. Each time is written at once.
+    On a CPU that is by rule (tencost.programs.codegen); on other hardware, and where the program by rule cannot be
+    timed, by TVM's default schedule. A task that cannot be timed so either, or takes longer than the limit, counts with
+    the limit. Each time is written at once.
 
     Args:
         tasks: workload id and task.
@@ -409,19 +402,24 @@ def time_untuned(
         on_task: called before each task with its number, from 0.
     """
 
-    def seconds(mod: Any, failed_s: float, granted: dict[str, Any] | None = None) -> float:
+    def seconds(mod: Any, granted: dict[str, Any]) -> float | None:
         timing = measure(mod, limit_s=limit_s, target=granted)
-        return statistics.median(timing.run_secs) if timing.status is Status.ok else failed_s
+        return statistics.median(timing.run_secs) if timing.status is Status.ok else None
+
+    def by_rule(task: NetworkTask) -> float | None:
+        if target.get("kind") != "llvm":
+            return None
+        mod = IRModule({"main": scheduled(task.mod["main"], target)})
+        return seconds(mod, leave(mod, target))
 
     for number, (identity, task) in enumerate(tasks):
         on_task(number)
-        if identity not in folder.rule_s and target.get("kind") == "llvm":
-            by_rule = IRModule({"main": scheduled(task.mod["main"], target)})
-            folder.rule_s[identity] = seconds(by_rule, math.inf, leave(by_rule, target))
-            folder.save_session()
-        if identity not in folder.baseline_s:
+        if identity not in folder.untuned_s:
+            taken = by_rule(task)
+            if taken is None:
+                taken = seconds(task.mod, target)
             # A program may end before it is stopped.
-            folder.baseline_s[identity] = min(limit_s, seconds(task.mod, limit_s))
+            folder.untuned_s[identity] = limit_s if taken is None else min(limit_s, taken)
             folder.save_session()
 
 

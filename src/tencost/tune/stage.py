@@ -127,7 +127,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
 
 
 def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
-    """Adopt the store's programs, time the default schedules, tune; each batch is written when it is measured."""
+    """Adopt the store's programs, time the tasks untuned, tune; each batch is written when it is measured."""
     cfg, folder, console = inputs.cfg, inputs.folder, inputs.console
     cores = cpus_of(cfg.hardware)
     remote, count = devices_of(cfg.hardware)
@@ -136,7 +136,7 @@ def tune(inputs: TuningInputs, tracked: TrackedRun) -> Tuned:
     pool = WorkerPool(inputs.options, cores, plan, log, remote=remote, workers=count)
     with closing(pool), progress_bar(console) as bar:
         conditions = Conditions()
-        line = bar.add_task("default schedules", total=len(inputs.tasks), state="")
+        line = bar.add_task("untuned", total=len(inputs.tasks), state="")
         writer = _BatchWriter(inputs, tracked, bar, line)
         session = TuningSession(
             inputs.tasks,
@@ -207,8 +207,8 @@ def _adopt(inputs: TuningInputs, session: TuningSession, recorder: Recorder) -> 
 def _search(
     inputs: TuningInputs, session: TuningSession, outlook: Outlook, bar: Progress, line: TaskID
 ) -> RunOutcome:
-    """Time the default schedules, then tune until the budget is spent."""
-    session.measure_baseline(lambda number: bar.update(line, completed=number))
+    """Time the tasks untuned, then tune until the budget is spent."""
+    session.measure_untuned(lambda number: bar.update(line, completed=number))
     outlook.beyond_s = beyond_tasks(inputs.network, inputs.untuned, session, inputs.cfg.hardware)
     curve = inputs.folder.curve
     if not curve.exists():
@@ -295,13 +295,13 @@ def make_report(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> di
     """Return the run's report; the network is compared with PyTorch, exported, and timed if anything was measured.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came before the default schedules were timed, so that there is nothing to report.
+        KeyboardInterrupt: Ctrl-C came before the tasks were timed untuned, so that there is nothing to report.
         TuneError: the tuned network computes something else than PyTorch.
     """
     session, outcome = tuned.session, tuned.outcome
     history = inputs.chosen.model.history
     verified = _verified(inputs, tuned, export)
-    if not session.has_baseline:
+    if not session.has_untuned_times:
         raise KeyboardInterrupt
     return {
         "network": inputs.network.name,
@@ -317,9 +317,7 @@ def make_report(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> di
         "tasks_not_compared": len(session.not_compared),
         "tasks_tuning_latency_s": session.total_latency_s,
         "tasks_total_latency_s": session.total_latency_s,
-        "tasks_default_latency_s": session.default_latency_s,
-        "tasks_default_stopped": session.num_stopped,
-        "tasks_default_limit_s": inputs.cfg.tuner.default_timeout_s,
+        "tasks_untuned_latency_s": session.untuned_latency_s,
         **tuned.conditions.report(),
         **mean_correlations(history),
         "not_ranked": weak_tasks(history),
@@ -331,7 +329,7 @@ def make_report(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> di
 def _worth_it(inputs: TuningInputs, database: Any) -> Any:
     """Return a database of the programs that are faster than by rule."""
     target = inputs.cfg.hardware.target
-    return better_than_rules(database, inputs.every, target, inputs.folder.rule_s)
+    return better_than_rules(database, inputs.every, target, inputs.folder.untuned_s)
 
 
 def _export(
@@ -353,8 +351,7 @@ def _export(
     network, hardware, folder = inputs.network, inputs.cfg.hardware, inputs.folder
     with export.holding_interrupts():
         verified = compile_and_compare(
-            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options, host,
-            lambda message: print_note(inputs.console, message),
+            network, hardware, inputs.untuned, database, inputs.tasks, folder, inputs.options, host, inputs.note
         )  # fmt: skip
         count = count_tuned(database, inputs.every, hardware.target)
         origin = LibraryOrigin(folder.path.name, len(inputs.every), count)
@@ -369,7 +366,6 @@ def _verified(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict
     if not (session.trials > 0 or export.to):
         return {}
     network, hardware, compared = inputs.network, inputs.cfg.hardware, inputs.compared
-    target = hardware.target
     values: dict[str, Any] = {}
     with (
         inputs.console.status("compiling and timing the network"),
@@ -378,17 +374,19 @@ def _verified(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict
         database = _worth_it(inputs, tuned.outcome.database)
         try:
             with signals.not_swallowed():
-                database = faster_in_network(network, hardware, inputs.every, database)
+                database = faster_in_network(
+                    network, hardware, inputs.every, database, inputs.untuned
+                )
             verified = _export(inputs, database, export, host, values)
-            if session.trials > 0 and session.has_baseline:
-                built = {"tuned": verified.built, "default": inputs.untuned}
+            if session.trials > 0 and session.has_untuned_times:
+                is_by_rule = hardware.target.get("kind") == "llvm"
+                untuned = "rules" if is_by_rule else "default"
+                built = {"tuned": verified.built, untuned: inputs.untuned}
                 with signals.not_swallowed():
                     if compared is not None:
                         built["compared"] = compile_network(
-                            inputs.compared_network, target, compared
+                            inputs.compared_network, hardware.target, compared
                         )
-                    if target.get("kind") == "llvm":
-                        built["rules"] = compile_network(network, target, None, by_rule=True)
                 values |= time_network(
                     network, hardware, built, database, session, lambda: _onnx_runtime(inputs), host
                 )
@@ -397,6 +395,7 @@ def _verified(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> dict
                 raise
             values["interrupted"] = True
     if compared is not None:
+        target = hardware.target
         tasks = inputs.compared_network.tasks(target, inputs.cfg.tuner.min_mflop)
         values["compared_tasks"] = count_tuned(compared, tasks, target)
     return values

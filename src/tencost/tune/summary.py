@@ -119,9 +119,6 @@ def weak_tasks(history: Sequence[Round]) -> list[dict[str, Any]]:
 def plot_bars(report: Mapping[str, Any], path: Path, title: str) -> bool:
     """Draw the latencies that the report has as PNG, quartiles as whiskers; False where matplotlib is not installed."""
     keys = [key for key in BARS if f"{key}_s" in report]
-    # Unscheduled code takes so much longer than by rule that the other bars could not be told apart.
-    if "network_rules_latency" in keys:
-        keys = [key for key in keys if key != "network_default_latency"]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -151,7 +148,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
         ("model", report["model"]),
         ("programs measured", f"{report['trials']} in {report['tasks']} tasks ({ended})"),
         ("time", f"{report['seconds']:.0f} s"),
-        ("tasks, unscheduled", _unscheduled(report)),
+        ("tasks, untuned", _latency(report, "tasks_untuned_latency")),
         ("tasks, best programs", _latency(report, "tasks_total_latency")),
     ]
     if "mean_spearman" in report:
@@ -191,16 +188,6 @@ def _latency(report: dict[str, Any], key: str) -> str:
     return f"{text} [{low:.3f}, {high:.3f}]"
 
 
-def _unscheduled(report: dict[str, Any]) -> str:
-    """Return the tasks' latency unscheduled, and how many of them count with the limit."""
-    text = _latency(report, "tasks_default_latency")
-    if not report.get("tasks_default_stopped"):
-        return text
-    stopped = f"{report['tasks_default_stopped']} of {report['tasks']}"
-    limit_s = report["tasks_default_limit_s"]
-    return f"{text} ({stopped} were stopped after {limit_s:g} s, and count as that)"
-
-
 def _compared(report: dict[str, Any]) -> str:
     wrong = f", {report['wrong_answers']} wrong" if report["wrong_answers"] else ", none wrong"
     skipped = report["tasks_not_compared"]
@@ -210,13 +197,11 @@ def _compared(report: dict[str, Any]) -> str:
 
 def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the whole network's rows."""
-    rows = []
-    for key, label in VARIANTS.items():
-        if key == "network_default_latency" and f"{key}_s" not in report:
-            least_s = report["network_default_at_least_s"]
-            rows.append((label, f"not timed: its tasks alone take {least_s:.1f} s or more"))
-        elif key.startswith("network") and f"{key}_s" in report:
-            rows.append((label, _latency(report, key) + _remark(report, key)))
+    rows = [
+        (label, _latency(report, key) + _remark(report, key))
+        for key, label in VARIANTS.items()
+        if key.startswith("network") and f"{key}_s" in report
+    ]
     return [
         *((f"network, {label}", text) for label, text in rows),
         ("network, beyond its tasks", _beyond(report)),
@@ -225,17 +210,14 @@ def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _remark(report: dict[str, Any], key: str) -> str:
-    """Return what follows a network's latency: of the tuned one, its ratio to each other one that a user could run.
-
-    Code that nothing scheduled is what nobody would run: it counts only where there are no rules, as on GPUs.
-    """
+    """Return what follows a network's latency: of the tuned one, its ratio to each other one that a user could run."""
     if key == "network_compared_latency":
         return f", {report['compared_tasks']} of {report['tasks']} tasks in it"
     if key != "network_latency":
         return ""
-    others = {"rules": "by rule", "onnxruntime": "ONNX Runtime", "compared": "the compared"}
-    if "network_over_rules" not in report:
-        others = {"default": "unscheduled", **others}
+    others = {
+        "default": "unscheduled", "rules": "by rule", "onnxruntime": "ONNX Runtime", "compared": "the compared",
+    }  # fmt: skip
     ratios = {name: report.get(f"network_over_{other}") for other, name in others.items()}
     return "".join(f", {ratio:.2f} of {name}" for name, ratio in ratios.items() if ratio)
 

@@ -39,8 +39,10 @@ from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.runner import arg_json
 from tencost.workers.worker import build
 
-MAX_DEFAULT_S = 10.0
-"""A network whose default schedules take longer, as its tasks' do by themselves, is not timed with them."""
+MAX_UNTUNED_S = 10.0
+"""A network that takes longer untuned, as its tasks do by themselves, is not timed so."""
+_ATTENTION = "attention"
+"""What the name of a function begins with that takes the place of three tasks."""
 ONNX_RUNTIME = "onnxruntime"
 """Name of ONNX Runtime's times."""
 MAX_TASK_S = 1.0
@@ -76,22 +78,25 @@ def compile_and_compare(
     Args:
         network: the network.
         hardware: what it is compiled for.
-        untuned: its executable with default schedules.
+        untuned: its executable without programs, which is the tuned one where the database is empty.
         database: the tuned one.
         tasks: that were tuned.
         folder: of the database.
         options: how programs are timed, where the best ones have to be looked at.
         host: where it runs.
-        note: called for operators that have TVM's default schedule, with the reason.
+        note: called for operators that have TVM's default schedule, with the reason, if it is compiled here.
 
     Raises:
         TuneError: the outputs differ.
     """
-    built = compile_network(network, hardware.target, database, note=note)
+    built = untuned
+    if len(database):
+        built = compile_network(network, hardware.target, database, note=note)
     agreements = compare_outputs(network, host.outputs(built, network))
     _, tuned = worst(agreements)
     if tuned.differs:
-        _, default = worst(compare_outputs(network, host.outputs(untuned, network)))
+        by_default = compile_network(network, hardware.target, None)
+        _, default = worst(compare_outputs(network, host.outputs(by_default, network)))
         if host.is_remote:
             raise _remote_disagreement(network, tuned, default, folder)
         raise _disagreement(network, tuned, default, hardware, tasks, folder, options)
@@ -122,8 +127,8 @@ def time_network(
     Args:
         network: the network.
         hardware: what it is compiled for.
-        executables: by name: "tuned", "default", "rules" where there are any, and others that are compared; the default
-            one is left out where its tasks alone take more than MAX_DEFAULT_S.
+        executables: by name: "tuned", the untuned one ("rules" or, where there are none, "default"), and others that
+            are compared; where the untuned tasks alone take more than MAX_UNTUNED_S, the tuned one alone is timed.
         database: the tuned one.
         session: that tuned it.
         peer: makes the network as ONNX Runtime runs it, on the cores that programs are timed on; None: it does not.
@@ -137,9 +142,8 @@ def time_network(
     """
     values: dict[str, Any] = {}
     networks = {name: host.deployed(built, network) for name, built in executables.items()}
-    if session.default_latency_s > MAX_DEFAULT_S:
-        del networks["default"]
-        values["network_default_at_least_s"] = session.default_latency_s
+    if session.untuned_latency_s > MAX_UNTUNED_S:
+        networks = {"tuned": networks["tuned"]}
     tasks = dict(zip(session.ids, session.tasks, strict=True))
     latency_s = session.latency_s
     short = {
@@ -224,16 +228,20 @@ def task_programs(
 def beyond_tasks(
     network: Network, untuned: Any, session: TuningSession, hardware: HardwareConfig
 ) -> float | None:
-    """Return the seconds that a network takes beyond its tasks, measured in one call with default schedules.
+    """Return the seconds that a network takes beyond its tasks, measured in one call untuned.
 
-    None where it runs on a device, or its default schedules take more than MAX_DEFAULT_S.
+    None where it runs on a device, or takes more than MAX_UNTUNED_S.
     """
-    if session.default_latency_s > MAX_DEFAULT_S or hardware.runner is not RunnerKind.local:
+    if session.untuned_latency_s > MAX_UNTUNED_S or hardware.runner is not RunnerKind.local:
         return None
     deployed = Deployed(untuned, network, hardware.cores)
     seconds = Host(hardware).call(deployed.seconds_by_function)
     names = {task.name for task in session.tasks}
-    return sum(time_s for name, time_s in seconds.items() if name not in names)
+    return sum(
+        time_s
+        for name, time_s in seconds.items()
+        if name not in names and not name.startswith(_ATTENTION)
+    )
 
 
 def break_down(

@@ -4,10 +4,10 @@
         database_workload.json, database_tuning_record.json   stock MetaSchedule database, see formats/metaschedule.py
         adopted.jsonl      {"line", "record_id", "timed"} for each record of the database that came from a store: its
                            line, from 1, its id there, whether its times were taken here; written before the line is
-        session.json       {"version": 1, "network", "hardware", "target", "baseline_s": {workload_id: seconds},
-                           "rule_s": the same by rule, "rules": which rules (tencost.programs.codegen.rules.version):
-                           times of others are taken anew}; older folders: neither of these, and "adopted", so many
-                           records at the beginning came from a store
+        session.json       {"version": 1, "network", "hardware", "target", "untuned_s": {workload_id: seconds}, "rules":
+                           which rules (tencost.programs.codegen.rules.version): times by others are taken anew}; older
+                           folders: "rule_s" for it and "baseline_s", which TVM's default schedules took, or that
+                           alone, and "adopted", so many records at the beginning came from a store
         batches.jsonl      how well each batch was predicted before the model saw it, see batches.py
         tuning_curve.csv, tuning_curve.png, network.png, report.json, logs/
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import operator
 import shutil
 from bisect import bisect_left
@@ -83,14 +84,13 @@ class WorkFolder:
 
     Attributes:
         path: the folder.
-        baseline_s: seconds of each workload under the default schedule, by workload id.
-        rule_s: the same as the rules schedule it (tencost.programs.codegen); infinite where that cannot be timed.
+        untuned_s: seconds of each workload as it runs in a network that is not tuned, by workload id; see
+            :func:`tencost.tune.session.time_untuned`.
         adopted: what came from a store and not from the search, by line.
     """
 
     path: Path
-    baseline_s: dict[str, float] = field(default_factory=dict)
-    rule_s: dict[str, float] = field(default_factory=dict)
+    untuned_s: dict[str, float] = field(default_factory=dict)
     adopted: dict[int, Mark] = field(default_factory=dict)
     _header: dict[str, Any] = field(default_factory=dict)
     _num_read: int = 0
@@ -131,12 +131,7 @@ class WorkFolder:
 
     def save_session(self) -> None:
         """Write session.json."""
-        values = {
-            **self._header,
-            "baseline_s": self.baseline_s,
-            "rule_s": self.rule_s,
-            "rules": rules.version(),
-        }
+        values = {**self._header, "untuned_s": self.untuned_s, "rules": rules.version()}
         _replace(self.path / SESSION_FILE, json.dumps(values, indent=2) + "\n")
 
     def mark_next(self, record_id: str, *, timed: bool) -> None:
@@ -216,7 +211,7 @@ def open_folder(
     """Lock and open the folder of a network on a hardware, new or from an earlier run.
 
     A new folder goes again where the run ends before anything was timed. A folder of another target in which no program
-    was measured (its run failed after the default schedules were timed) starts over, with a logged line.
+    was measured (its run failed after the untuned ones were timed) starts over, with a logged line.
 
     Raises:
         TuneError: another tuner holds it, it was made for another network or hardware, or it holds measured programs of
@@ -244,8 +239,8 @@ def open_folder(
                 )
                 _clear(path)
                 is_new = True
-            baseline, rule, count = _read_session(path / SESSION_FILE, header)
-            folder = WorkFolder(path, baseline, rule, {}, header)
+            untuned, count = _read_session(path / SESSION_FILE, header)
+            folder = WorkFolder(path, untuned, {}, header)
             folder.adopted = _read_marks(path, count, _mend(path))
             folder.logs.mkdir(exist_ok=True)
             folder.save_session()
@@ -289,22 +284,30 @@ def _clear(path: Path) -> None:
 
 
 def _was_timed(path: Path) -> bool:
-    """Say whether a run left a time: a program's, or a default schedule's."""
+    """Say whether a run left a time: a program's, or an untuned one's."""
     session = _load_session(path)
-    return has_programs(path) or bool(session.get("baseline_s") or session.get("rule_s"))
+    return has_programs(path) or any(map(session.get, ("untuned_s", "rule_s", "baseline_s")))
 
 
-def read_rule_times(folder: Path) -> dict[str, float]:
-    """Return a folder's seconds of each workload by today's rules; none where it is no folder of a tuning run."""
+def read_untuned_times(folder: Path) -> dict[str, float]:
+    """Return a folder's seconds of each workload untuned, by today's rules; none where it is no folder of a run."""
     try:
-        return _rule_times(_load_session(folder))
+        return untuned_times(_load_session(folder))
     except (ValueError, TypeError, AttributeError):
         return {}
 
 
-def _rule_times(session: Mapping[str, Any]) -> dict[str, float]:
-    times = session.get("rule_s", {}) if session.get("rules") == rules.version() else {}
-    return {str(key): float(value) for key, value in times.items()}
+def untuned_times(session: Mapping[str, Any]) -> dict[str, float]:
+    """Return a session's seconds of each workload untuned, those by other rules than today's left out.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is no session.
+    """
+    is_of_today = session.get("rules") == rules.version()
+    times = session.get("untuned_s", session.get("rule_s", {})) if is_of_today else {}
+    seconds = {str(key): float(value) for key, value in times.items()}
+    # An older folder says so of what could not be timed by rule.
+    return {key: value for key, value in seconds.items() if math.isfinite(value)}
 
 
 def _load_session(path: Path) -> dict[str, Any]:
@@ -332,22 +335,19 @@ def _differences(session: Mapping[str, Any], header: Mapping[str, Any]) -> list[
     return names
 
 
-def _read_session(
-    path: Path, header: dict[str, Any]
-) -> tuple[dict[str, float], dict[str, float], int]:
-    """Return a session's times of default schedules and by rule, and how many records an older folder adopted."""
+def _read_session(path: Path, header: dict[str, Any]) -> tuple[dict[str, float], int]:
+    """Return a session's times of what is untuned, and how many records an older folder adopted."""
     if not path.exists():
-        return {}, {}, 0
+        return {}, 0
     try:
         session = json.loads(path.read_text(encoding="utf-8"))
         differences = _differences(session, header)
-        baseline = {str(key): float(value) for key, value in session["baseline_s"].items()}
-        rule = _rule_times(session)
+        untuned = untuned_times(session)
         adopted = int(session.get("adopted", 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TuneError(
             f"{path}: expected a tuning session, found something else ({error}). Is the database beside it of "
-            f"{header['network']} on {header['hardware']}, move the file away: default schedules are timed anew. If "
+            f"{header['network']} on {header['hardware']}, move the file away: untuned tasks are timed anew. If "
             "not, tune into another folder: tuner.workdir=..."
         ) from error
     if differences:
@@ -356,7 +356,7 @@ def _read_session(
             f"{path}: expected a tuning session of {header}, found {other}. A database holds programs of one target "
             "only: tune into another folder (tuner.workdir=...) or move this one away."
         )
-    return baseline, rule, adopted
+    return untuned, adopted
 
 
 def _read_marks(path: Path, count: int, removed: Sequence[int]) -> dict[int, Mark]:

@@ -40,7 +40,7 @@ from tencost.tune.roofline.roofline import (
     work_of,
 )
 from tencost.tune.roofline.run_files import run_files
-from tencost.tune.workfolder import SESSION_FILE
+from tencost.tune.workfolder import SESSION_FILE, untuned_times
 from tencost.workers.hardware import check_runnable, resolve_hardware
 
 FAILED_S = 1e9
@@ -175,18 +175,15 @@ def _of_folder(folder: Path, name: str, hardware: HardwareConfig) -> dict[str, B
 
 
 def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, BestProgram]:
-    """Return the faster of a session's default schedules and those by rule, by workload id; none without a session."""
+    """Return what a session's workloads take untuned, by workload id; none without a session."""
     best: dict[str, BestProgram] = {}
     if not file.exists():
         return best
     try:
         session = json.loads(file.read_text(encoding="utf-8"))
         measured_on = str(session["hardware"])
-        kinds = {"default schedule": session["baseline_s"], "by rule": session.get("rule_s", {})}
-        for program, times in kinds.items():
-            for workload, seconds in times.items():
-                if workload not in best or float(seconds) < best[workload].latency_s:
-                    best[str(workload)] = BestProgram(float(seconds), program)
+        for workload, seconds in untuned_times(session).items():
+            best[workload] = BestProgram(seconds, "untuned")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProfileError(
             f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error})."
