@@ -16,16 +16,8 @@ import psutil
 import pytest
 
 from tencost.cli.main import main
-from tencost.cli.pipeline import (
-    PipelinePlan,
-    PipelineProgress,
-    _repro,
-    _repro_plan,
-    minutes,
-    plan_pipeline,
-    read_seconds,
-    told_seconds,
-)
+from tencost.cli.pipeline_plan import PipelinePlan, plan_pipeline, read_seconds, told_seconds
+from tencost.cli.pipeline_run import PipelineProgress, minutes, repro, repro_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:_NoneStep.value:DeprecationWarning")
 
@@ -58,7 +50,7 @@ def run(folder: Path) -> int:
     planned = plan_pipeline(folder)
     assert planned is not None
     with PipelineProgress(folder, planned) as progress:
-        code = _repro(())
+        code = repro(())
         progress.end_stage()
     return code
 
@@ -173,7 +165,7 @@ def test_stages_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[str
     assert planned.needs == NEEDS
     planned = replace(planned, workers=2)
     with PipelineProgress(project, planned) as progress:
-        assert _repro_plan(planned, progress) == 0
+        assert repro_plan(planned, progress) == 0
     assert [(project / name).read_text() for name in ("left", "right")] == ["0", "0"]
     assert set(read_seconds(project)) == {"data", "left", "right"}
     lines = capfd.readouterr().err.splitlines()
@@ -190,7 +182,7 @@ def test_a_stage_that_fails_lets_the_other_end(
     (project / "dvc.yaml").write_text(PARALLEL.replace("&& cat data > left", "&& exit 3"))
     planned = two_at_a_time()
     with PipelineProgress(project, planned) as progress:
-        assert _repro_plan(planned, progress) != 0
+        assert repro_plan(planned, progress) != 0
     assert (project / "right").read_text() == "0"
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "left | failed: its lines above say why. Then run the command again"
@@ -207,7 +199,7 @@ def test_a_stage_that_is_killed_is_reported(
     (project / "dvc.yaml").write_text(PARALLEL.replace("&& cat data > left", f"&& kill -9 {kill}"))
     planned = two_at_a_time()
     with PipelineProgress(project, planned) as progress:
-        assert _repro_plan(planned, progress) == 137
+        assert repro_plan(planned, progress) == 137
     assert "left | ended by signal 9 (Killed)" in capfd.readouterr().err
 
 
@@ -256,7 +248,7 @@ def test_a_stage_that_uses_all_cores_runs_alone(project: Path) -> None:
     assert planned is not None
     assert planned.alone == {"first"}
     with PipelineProgress(project, planned) as progress:
-        assert _repro_plan(replace(planned, workers=3), progress) == 0
+        assert repro_plan(replace(planned, workers=3), progress) == 0
 
 
 def test_what_is_always_out_of_date_runs_once(
@@ -271,7 +263,7 @@ def test_what_is_always_out_of_date_runs_once(
     planned = plan_pipeline(project)
     assert planned is not None
     with PipelineProgress(project, planned) as progress:
-        assert _repro_plan(replace(planned, workers=2), progress) == 0
+        assert repro_plan(replace(planned, workers=2), progress) == 0
     assert sorted((project / "log").read_text().split()) == ["a", "b", "report"]
     assert "[4/" not in capfd.readouterr().err
 
@@ -299,10 +291,11 @@ def test_no_stage_outlives_the_command(project: Path, how: str) -> None:
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathlib import Path; from tencost import signals\n"
-        "from tencost.cli.pipeline import PipelinePlan, PipelineProgress, _repro_plan\n"
+        "from tencost.cli.pipeline_plan import PipelinePlan\n"
+        "from tencost.cli.pipeline_run import PipelineProgress, repro_plan\n"
         "needs = {'left': {'data'}, 'right': {'data'}}\n"
         "planned = PipelinePlan({'data': 1, 'left': 1, 'right': 1}, 3, needs, workers=2)\n"
-        "with signals.listening(), PipelineProgress(Path(), planned) as progress: _repro_plan(planned, progress)\n"
+        "with signals.listening(), PipelineProgress(Path(), planned) as progress: repro_plan(planned, progress)\n"
     )
     running = subprocess.Popen(
         [sys.executable, "-c", script],
