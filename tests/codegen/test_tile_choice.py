@@ -40,7 +40,7 @@ def first(task: Any, cores: int = 1) -> Candidate:
 
 
 @pytest.mark.parametrize("channels", [32, 64, 192, 256])
-@pytest.mark.parametrize("image", [12, 64])
+@pytest.mark.parametrize("image", [12, 24])
 def test_a_depthwise_convolution_reads_an_image_in_bands(image: int, channels: int) -> None:
     chosen = first(convolution(image, channels, channels, groups=channels))
     (outside, inside, wide), (bands, rows, height), *_ = chosen.decisions
@@ -53,6 +53,37 @@ def test_a_depthwise_convolution_reads_an_image_in_bands(image: int, channels: i
     assert rows <= tiles.BAND_TILES
     padded = 4 * (image + 2) * inside * wide * lanes
     assert (rows * height + 2) * padded <= 1.25 * tiles.BAND or rows == 1
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "image", "channels", "height"),
+    [
+        ("x86-64-v4", 56, 256, 8),
+        ("x86-64-v4", 28, 512, 7),
+        ("x86-64-v3", 56, 256, 4),
+        ("x86-64-v3", 60, 144, 6),
+        ("x86-64-v4", 14, 512, None),  # all of it is in the second cache
+        ("x86-64-v3", 28, 512, None),  # 64 vectors of a pixel
+        ("x86-64-v4", 56, 240, 8),
+    ],
+)
+def test_a_large_depthwise_convolution_writes_rows_from_end_to_end(
+    mcpu: str, image: int, channels: int, height: int | None
+) -> None:
+    task = convolution(image, channels, channels, groups=channels)
+    (chosen, *_) = draw_candidates(task, TARGET | {"mcpu": mcpu, "num-cores": 1}, 1)
+    (outside, *_), (*_, rows), (*_, pixels), *_ = chosen.decisions
+    assert tiles.streams(chosen.product, chosen.tile, chosen.decisions) == (height is not None)
+    assert ((outside, pixels) == (1, 1)) == (height is not None)
+    if height is not None:
+        assert rows == height
+
+
+def test_of_several_cores_each_has_rows_of_its_own() -> None:
+    """Eight rows of seven bands would leave cores without work."""
+    chosen = first(convolution(56, 256, 256, groups=256), cores=4)
+    (outside, *_), (bands, *_), *_ = chosen.decisions
+    assert outside * bands >= 16
 
 
 @pytest.mark.parametrize("channels", [32, 256])

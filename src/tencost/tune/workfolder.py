@@ -39,10 +39,12 @@ from tencost.records.formats.metaschedule import (
     RECORD_FILE,
     WORKLOAD_FILE,
     LoggedProgram,
+    LoggedWorkload,
     Reject,
     read_programs,
     read_workloads,
 )
+from tencost.records.formats.metaschedule.database import parse_program
 from tencost.store.ids import canonical_target
 from tencost.tune import batches, curve
 from tencost.tune.curve import read_points
@@ -94,6 +96,9 @@ class WorkFolder:
     adopted: dict[int, Mark] = field(default_factory=dict)
     _header: dict[str, Any] = field(default_factory=dict)
     _num_read: int = 0
+    _record_bytes: int = 0
+    _workload_bytes: int = 0
+    _workloads: list[LoggedWorkload | None] = field(default_factory=list)
     _others: set[int] = field(default_factory=set)
 
     @property
@@ -170,10 +175,30 @@ class WorkFolder:
         return len(self._others)
 
     def new_programs(self) -> list[LoggedProgram]:
-        """Return what was added to the database since the last call, or since it was opened."""
-        new = [program for program in self.programs() if program.line > self._num_read]
-        self._num_read = max([self._num_read, *(program.line for program in new)])
-        return new
+        """Return what was added to the database since the last call, or since it was opened.
+
+        Only what came is read: a run asks after each round.
+        """
+        with suppress(FileNotFoundError):
+            size = (self.path / WORKLOAD_FILE).stat().st_size
+            if size != self._workload_bytes:
+                self._workloads, _ = read_workloads(self.path / WORKLOAD_FILE)
+                self._workload_bytes = size
+            with (self.path / RECORD_FILE).open("rb") as file:
+                file.seek(self._record_bytes)
+                lines = file.readlines()
+                self._record_bytes = file.tell()
+            return self._parsed(lines)
+        return []
+
+    def _parsed(self, lines: Sequence[bytes]) -> list[LoggedProgram]:
+        """Return the programs of the lines that follow those that were read; others are left out, as everywhere."""
+        programs = []
+        for line in lines:
+            self._num_read += 1
+            with suppress(ValueError):
+                programs.append(parse_program(line, self._num_read, self._workloads))
+        return programs
 
 
 def check_database(folder: Path, trusted: Collection[str] = ()) -> None:
