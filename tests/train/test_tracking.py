@@ -147,6 +147,30 @@ def test_a_run_that_is_ended_while_it_starts_is_not_left_running(
     assert PARENT_VARIABLE not in os.environ
 
 
+def test_a_database_whose_making_was_interrupted_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow takes seconds for its tables, and refuses a file that has some of them: Ctrl-C came to a first command."""
+    from mlflow.store.db import utils
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    make_tables = utils._initialize_tables
+
+    def interrupted(engine: Any) -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("create table experiments (experiment_id integer)")
+        raise KeyboardInterrupt
+
+    for name in ("mlflow.store.db.utils", "mlflow.store.tracking.sqlalchemy_store.mlflow.store.db.utils"):
+        monkeypatch.setattr(f"{name}._initialize_tables", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        setup(tmp_path)
+    assert not (tmp_path / "mlruns" / "mlflow.db").exists()
+    monkeypatch.setattr("mlflow.store.db.utils._initialize_tables", make_tables)
+    assert client_of(tmp_path).get_experiment_by_name("tencost") is not None
+    assert [path.name for path in (tmp_path / "mlruns").glob("*.db")] == ["mlflow.db"]
+
+
 def test_runs_of_a_sweep_are_nested(
     toy_project: Path, toy_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

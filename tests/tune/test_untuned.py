@@ -15,6 +15,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tencost.config import GraphChoice
+from tencost.errors import TuneError
 from tencost.networks.network import NetworkTask
 from tencost.store.ids import workload_id
 from tencost.store.status import Status, Timing
@@ -84,23 +85,43 @@ def test_times_of_other_rules_are_taken_anew(tmp_path: Path, task: NetworkTask) 
 
 
 @pytest.mark.parametrize(
-    ("failing", "taken"), [(("rule",), 5.0), (("rule", "default"), 7.0)], ids=["rule", "both"]
+    ("failing", "taken"), [(("rule",), 5.0), (("rule", "default"), math.inf)], ids=["rule", "both"]
 )
-def test_what_cannot_be_timed_by_rule_counts_by_default_and_else_with_the_limit(
+def test_what_cannot_be_timed_by_rule_is_timed_by_default_and_else_any_program_is_better(
     tmp_path: Path, task: NetworkTask, failing: tuple[str, ...], taken: float
 ) -> None:
     clock = Clock(*failing)
     assert time_it(tmp_path, task, clock) == {"w": taken}
     assert clock.asked == ["rule", "default"]
+    assert read_untuned_times(tmp_path) == {"w": taken}
+    assert time_it(tmp_path, task, Clock()) == {"w": taken}, "it is not tried again"
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_what_takes_longer_than_the_limit_hides_no_program(
+    tmp_path: Path, task: NetworkTask, is_stopped: bool
+) -> None:
+    """A program of 6 s is better than one by rule that was stopped after 5 s; nobody knows by how much."""
+    asked = []
+
+    def slow(_mod: Any, limit_s: float, target: dict[str, Any]) -> Timing:
+        asked.append((limit_s, target))
+        return Timing(Status.run_timeout, ()) if is_stopped else Timing(Status.ok, (7.5,))
+
+    with open_folder(tmp_path, "one", "local", TARGET) as folder:
+        time_untuned([("w", task)], TARGET, 7.0, folder, slow, lambda _done: None)
+        assert folder.untuned_s == {"w": math.inf}
+    assert len(asked) == 1, "the default schedule would take longer still"
 
 
 @pytest.mark.parametrize(
     ("kept", "read"),
     [
+        ({"untuned_s": {"w": 3.0, "v": -1.0, "u": math.nan}}, {"w": 3.0}),
         ({"rule_s": {"w": 3.0, "v": math.inf}, "baseline_s": {"w": 9.0, "v": 9.0}}, {"w": 3.0}),
         ({"baseline_s": {"w": 9.0}}, {}),
     ],
-    ids=["times by rule and default schedules", "default schedules alone"],
+    ids=["times that are none", "times by rule and default schedules", "default schedules alone"],
 )
 def test_folders_of_earlier_releases_are_read(
     tmp_path: Path, task: NetworkTask, kept: dict[str, Any], read: dict[str, float]
@@ -116,8 +137,35 @@ def test_folders_of_earlier_releases_are_read(
     assert clock.asked == ([] if read else ["rule"])
 
 
-def test_a_folder_that_is_not_there_has_no_times(tmp_path: Path) -> None:
+def test_where_there_are_no_rules_default_schedules_are_what_is_untuned(
+    tmp_path: Path, task: NetworkTask
+) -> None:
+    target = {"kind": "c"}
+    time_it(tmp_path, task, Clock(), target)
+    session = tmp_path / "session.json"
+    values = json.loads(session.read_text()) | {"rules": "others"}
+    assert time_it(tmp_path, task, (clock := Clock()), target) == {"w": 5.0}
+    del values["untuned_s"]
+    session.write_text(json.dumps(values | {"baseline_s": {"w": 9.0}, "rule_s": {}}))
+    assert time_it(tmp_path, task, clock, target) == {"w": 9.0}
+    assert clock.asked == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"untuned_s": {}}', '{"target": {"kind": "llvm"}}'])
+def test_what_is_no_session_has_no_times(tmp_path: Path, text: str) -> None:
     assert read_untuned_times(tmp_path / "nowhere") == {}
+    (tmp_path / "session.json").write_text(text)
+    assert read_untuned_times(tmp_path) == {}
+
+
+def test_a_number_beyond_all_floats_is_no_time(tmp_path: Path, task: NetworkTask) -> None:
+    time_it(tmp_path, task, Clock())
+    session = tmp_path / "session.json"
+    values = json.loads(session.read_text()) | {"untuned_s": {"w": 10**400}}
+    session.write_text(json.dumps(values))
+    assert read_untuned_times(tmp_path) == {}
+    with pytest.raises(TuneError, match="expected a tuning session"):
+        time_it(tmp_path, task, Clock())
 
 
 @pytest.mark.parametrize(

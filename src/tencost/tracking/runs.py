@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import tempfile
 import time
 import traceback
@@ -49,6 +50,8 @@ _REFUSED = re.compile(r"[/:.%\"']")
 """What MLflow does not take in the name of a logged model."""
 _MAX_VALUE = 5000
 _LOCK_SECONDS = 120
+_NEW = ".new-"
+"""What the name of a folder begins with in which a database is made."""
 _JOBS_END_S = 10.0
 """How long the end of an interrupted sweep's jobs is waited for."""
 
@@ -349,6 +352,7 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
     with FileLock(folder / ".lock", timeout=_LOCK_SECONDS), explain_server_errors(uri):
         if not chosen:
             _check_writable(folder / "mlflow.db")
+            _create(folder / "mlflow.db")
             moved.follow(folder / "mlflow.db")
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         stored = client.get_experiment_by_name(experiment)
@@ -362,6 +366,23 @@ def _connect(root: Path, experiment: str) -> tuple[str, Any, str]:
             )
         close_ended(client, experiment_id, None if chosen else folder / "mlflow.db")
     return uri, client, experiment_id
+
+
+def _create(database: Path) -> None:
+    """Write MLflow's tables, where there is no database yet, into a file that then takes its name.
+
+    It takes seconds; of one that was left in the middle MLflow finds some tables, and refuses it for ever.
+    """
+    from mlflow import MlflowClient
+
+    if database.exists():
+        return
+    for left in database.parent.glob(f"{_NEW}*"):  # by a command that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_NEW, dir=database.parent) as folder:
+        partial = Path(folder) / database.name
+        MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
+        partial.replace(database)
 
 
 def _check_writable(database: Path) -> None:

@@ -337,7 +337,8 @@ def compiled(
         TuneError: TVM cannot compile the network, or not with the database.
     """
     try:
-        return compile_together([(part.network, part.programs) for part in parts], target, note)
+        with signals.not_swallowed():
+            return compile_together([(part.network, part.programs) for part in parts], target, note)
     except TVM_ERRORS as error:
         with_programs = [part for part in parts if part.programs is not None]
         if not with_programs and len(parts) == 1:

@@ -21,6 +21,7 @@ from tvm import relax
 from tvm.ir import save_json
 from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase
 
+from tencost import signals
 from tencost.config import GraphChoice, HardwareConfig, RunnerKind
 from tencost.errors import TuneError
 from tencost.networks.joining import join_networks
@@ -404,7 +405,8 @@ def compile_untuned(
     if target.get("kind") != "llvm":
         return compile_default(network, target)
     try:
-        return compile_network(network, target, None, by_rule=True, note=note)
+        with signals.not_swallowed():
+            return compile_network(network, target, None, by_rule=True, note=note)
     except TVM_ERRORS as error:
         built = compile_default(network, target)
         note(

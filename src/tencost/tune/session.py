@@ -122,9 +122,17 @@ class TuningSession:
     @property
     def latency_s(self) -> dict[str, float]:
         """The best latency of each task, by workload id; untuned where that is faster."""
-        untuned = self._folder.untuned_s
         return {
-            identity: min(untuned[identity], self.best_s.get(identity, math.inf))
+            identity: min(seconds, self.best_s.get(identity, math.inf))
+            for identity, seconds in self._untuned_s.items()
+        }
+
+    @property
+    def _untuned_s(self) -> dict[str, float]:
+        """Seconds of each task untuned; of one that could not be timed the limit."""
+        untuned, limit_s = self._folder.untuned_s, self._tuner.untuned_timeout_s
+        return {
+            identity: untuned[identity] if math.isfinite(untuned[identity]) else limit_s
             for identity in self.ids
         }
 
@@ -141,7 +149,12 @@ class TuningSession:
     @property
     def untuned_latency_s(self) -> float:
         """Weighted sum of the tasks' latencies untuned; at least that where some were stopped."""
-        return self._weighted(self._folder.untuned_s)
+        return self._weighted(self._untuned_s)
+
+    @property
+    def num_stopped(self) -> int:
+        """Tasks that took too long untuned, or failed, and count with the limit."""
+        return sum(math.isinf(self._folder.untuned_s[identity]) for identity in self.ids)
 
     def _weighted(self, seconds: Mapping[str, float]) -> float:
         pairs = zip(self.tasks, self.ids, strict=True)
@@ -390,8 +403,8 @@ def time_untuned(
     """Time every task as a network runs it that is not tuned, where the folder does not have its time yet.
 
     On a CPU that is by rule (tencost.programs.codegen); on other hardware, and where the program by rule cannot be
-    timed, by TVM's default schedule. A task that cannot be timed so either, or takes longer than the limit, counts with
-    the limit. Each time is written at once.
+    compiled or run, by TVM's default schedule. What cannot be timed, or takes longer than the limit, gets infinity: any
+    program is better. Each time is written at once.
 
     Args:
         tasks: workload id and task.
@@ -402,24 +415,22 @@ def time_untuned(
         on_task: called before each task with its number, from 0.
     """
 
-    def seconds(mod: Any, granted: dict[str, Any]) -> float | None:
-        timing = measure(mod, limit_s=limit_s, target=granted)
-        return statistics.median(timing.run_secs) if timing.status is Status.ok else None
-
-    def by_rule(task: NetworkTask) -> float | None:
-        if target.get("kind") != "llvm":
-            return None
-        mod = IRModule({"main": scheduled(task.mod["main"], target)})
-        return seconds(mod, leave(mod, target))
+    def timing_of(task: NetworkTask) -> Timing:
+        if target.get("kind") == "llvm":
+            mod = IRModule({"main": scheduled(task.mod["main"], target)})
+            timing = measure(mod, limit_s=limit_s, target=leave(mod, target))
+            if timing.status in (Status.ok, Status.run_timeout):
+                return timing
+        return measure(task.mod, limit_s=limit_s, target=target)
 
     for number, (identity, task) in enumerate(tasks):
         on_task(number)
         if identity not in folder.untuned_s:
-            taken = by_rule(task)
-            if taken is None:
-                taken = seconds(task.mod, target)
+            timing = timing_of(task)
+            seconds = statistics.median(timing.run_secs or [math.inf])
             # A program may end before it is stopped.
-            folder.untuned_s[identity] = limit_s if taken is None else min(limit_s, taken)
+            is_timed = timing.status is Status.ok and seconds <= limit_s
+            folder.untuned_s[identity] = seconds if is_timed else math.inf
             folder.save_session()
 
 

@@ -101,7 +101,7 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
             with signals.not_swallowed():
                 inputs = read_inputs(cfg, root, folder, console)
         except KeyboardInterrupt:
-            export.say_why_not(f"{signals.name()} came before the network and its model were read")
+            export.say_why_not(f"{signals.name()} came before the network was compiled")
             raise
         tags = {"model": inputs.chosen.name}
         title = f"tune · {inputs.name}"
@@ -318,6 +318,8 @@ def make_report(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> di
         "tasks_tuning_latency_s": session.total_latency_s,
         "tasks_total_latency_s": session.total_latency_s,
         "tasks_untuned_latency_s": session.untuned_latency_s,
+        "tasks_untuned_stopped": session.num_stopped,
+        "tasks_untuned_limit_s": inputs.cfg.tuner.untuned_timeout_s,
         **tuned.conditions.report(),
         **mean_correlations(history),
         "not_ranked": weak_tasks(history),

@@ -148,7 +148,7 @@ def print_summary(report: dict[str, Any], folder: Path, console: Console) -> Non
         ("model", report["model"]),
         ("programs measured", f"{report['trials']} in {report['tasks']} tasks ({ended})"),
         ("time", f"{report['seconds']:.0f} s"),
-        ("tasks, untuned", _latency(report, "tasks_untuned_latency")),
+        ("tasks, untuned", _untuned(report)),
         ("tasks, best programs", _latency(report, "tasks_total_latency")),
     ]
     if "mean_spearman" in report:
@@ -188,6 +188,16 @@ def _latency(report: dict[str, Any], key: str) -> str:
     return f"{text} [{low:.3f}, {high:.3f}]"
 
 
+def _untuned(report: dict[str, Any]) -> str:
+    """Return the tasks' latency untuned, and how many of them count with the limit."""
+    text = _latency(report, "tasks_untuned_latency")
+    if not report.get("tasks_untuned_stopped"):
+        return text
+    stopped = f"{report['tasks_untuned_stopped']} of {report['tasks']}"
+    limit_s = report["tasks_untuned_limit_s"]
+    return f"{text} ({stopped} failed or were stopped after {limit_s:g} s, and count as that)"
+
+
 def _compared(report: dict[str, Any]) -> str:
     wrong = f", {report['wrong_answers']} wrong" if report["wrong_answers"] else ", none wrong"
     skipped = report["tasks_not_compared"]
@@ -202,6 +212,8 @@ def _network_rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         for key, label in VARIANTS.items()
         if key.startswith("network") and f"{key}_s" in report
     ]
+    if least_s := report.get("network_default_at_least_s"):
+        rows.insert(0, ("unscheduled", f"not timed: its tasks alone take {least_s:.1f} s or more"))
     return [
         *((f"network, {label}", text) for label, text in rows),
         ("network, beyond its tasks", _beyond(report)),

@@ -24,6 +24,7 @@ from tencost.programs.codegen.rules import leave, scheduled
 from tencost.tune.deploy import (
     OutputAgreement,
     compare_outputs,
+    compile_default,
     compile_network,
     meaningless,
     worst,
@@ -39,8 +40,10 @@ from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.runner import arg_json
 from tencost.workers.worker import build
 
-MAX_UNTUNED_S = 10.0
-"""A network that takes longer untuned, as its tasks do by themselves, is not timed so."""
+MAX_DEFAULT_S = 10.0
+"""A network whose default schedules take longer, as its tasks' do by themselves, is not timed with them."""
+_CALLS = 5
+"""Calls of an untuned network of which the quickest tells what it takes beyond its tasks."""
 _ATTENTION = "attention"
 """What the name of a function begins with that takes the place of three tasks."""
 ONNX_RUNTIME = "onnxruntime"
@@ -95,7 +98,7 @@ def compile_and_compare(
     agreements = compare_outputs(network, host.outputs(built, network))
     _, tuned = worst(agreements)
     if tuned.differs:
-        by_default = compile_network(network, hardware.target, None)
+        by_default = compile_default(network, hardware.target)
         _, default = worst(compare_outputs(network, host.outputs(by_default, network)))
         if host.is_remote:
             raise _remote_disagreement(network, tuned, default, folder)
@@ -128,7 +131,7 @@ def time_network(
         network: the network.
         hardware: what it is compiled for.
         executables: by name: "tuned", the untuned one ("rules" or, where there are none, "default"), and others that
-            are compared; where the untuned tasks alone take more than MAX_UNTUNED_S, the tuned one alone is timed.
+            are compared; "default" is left out where its tasks alone take more than MAX_DEFAULT_S.
         database: the tuned one.
         session: that tuned it.
         peer: makes the network as ONNX Runtime runs it, on the cores that programs are timed on; None: it does not.
@@ -142,8 +145,9 @@ def time_network(
     """
     values: dict[str, Any] = {}
     networks = {name: host.deployed(built, network) for name, built in executables.items()}
-    if session.untuned_latency_s > MAX_UNTUNED_S:
-        networks = {"tuned": networks["tuned"]}
+    if "default" in networks and session.untuned_latency_s > MAX_DEFAULT_S:
+        del networks["default"]
+        values["network_default_at_least_s"] = session.untuned_latency_s
     tasks = dict(zip(session.ids, session.tasks, strict=True))
     latency_s = session.latency_s
     short = {
@@ -228,19 +232,22 @@ def task_programs(
 def beyond_tasks(
     network: Network, untuned: Any, session: TuningSession, hardware: HardwareConfig
 ) -> float | None:
-    """Return the seconds that a network takes beyond its tasks, measured in one call untuned.
+    """Return the seconds that a network takes beyond its tasks, measured untuned, in the quickest of some calls.
 
-    None where it runs on a device, or takes more than MAX_UNTUNED_S.
+    None where it runs on a device, or takes more than MAX_DEFAULT_S.
     """
-    if session.untuned_latency_s > MAX_UNTUNED_S or hardware.runner is not RunnerKind.local:
+    if session.untuned_latency_s > MAX_DEFAULT_S or hardware.runner is not RunnerKind.local:
         return None
     deployed = Deployed(untuned, network, hardware.cores)
-    seconds = Host(hardware).call(deployed.seconds_by_function)
+    calls = Host(hardware).call(lambda: [deployed.seconds_by_function() for _ in range(_CALLS)])
     names = {task.name for task in session.tasks}
-    return sum(
-        time_s
-        for name, time_s in seconds.items()
-        if name not in names and not name.startswith(_ATTENTION)
+    return min(
+        sum(
+            time_s
+            for name, time_s in seconds.items()
+            if name not in names and not name.startswith(_ATTENTION)
+        )
+        for seconds in calls
     )
 
 

@@ -23,6 +23,7 @@ import logging
 import math
 import operator
 import shutil
+import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -86,8 +87,8 @@ class WorkFolder:
 
     Attributes:
         path: the folder.
-        untuned_s: seconds of each workload as it runs in a network that is not tuned, by workload id; see
-            :func:`tencost.tune.session.time_untuned`.
+        untuned_s: seconds of each workload as it runs in a network that is not tuned, by workload id, infinite where
+            that could not be timed; see :func:`tencost.tune.session.time_untuned`.
         adopted: what came from a store and not from the search, by line.
     """
 
@@ -318,21 +319,24 @@ def read_untuned_times(folder: Path) -> dict[str, float]:
     """Return a folder's seconds of each workload untuned, by today's rules; none where it is no folder of a run."""
     try:
         return untuned_times(_load_session(folder))
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return {}
 
 
 def untuned_times(session: Mapping[str, Any]) -> dict[str, float]:
-    """Return a session's seconds of each workload untuned, those by other rules than today's left out.
+    """Return a session's seconds of each workload untuned, on CPUs those by other rules than today's left out.
 
     Raises:
-        ValueError, TypeError, AttributeError: it is no session.
+        ValueError, TypeError, AttributeError, OverflowError: it is no session.
     """
-    is_of_today = session.get("rules") == rules.version()
-    times = session.get("untuned_s", session.get("rule_s", {})) if is_of_today else {}
-    seconds = {str(key): float(value) for key, value in times.items()}
-    # An older folder says so of what could not be timed by rule.
-    return {key: value for key, value in seconds.items() if math.isfinite(value)}
+    is_by_rule = session["target"]["kind"] == "llvm"
+    if is_by_rule and session.get("rules") != rules.version():
+        return {}
+    older = session.get("rule_s" if is_by_rule else "baseline_s", {})
+    seconds = {str(key): float(value) for key, value in session.get("untuned_s", older).items()}
+    # Of what could not be timed by rule an older folder says infinity, and not what it took otherwise.
+    most = math.inf if "untuned_s" in session else sys.float_info.max
+    return {key: value for key, value in seconds.items() if 0 < value <= most}
 
 
 def _load_session(path: Path) -> dict[str, Any]:
@@ -369,7 +373,7 @@ def _read_session(path: Path, header: dict[str, Any]) -> tuple[dict[str, float],
         differences = _differences(session, header)
         untuned = untuned_times(session)
         adopted = int(session.get("adopted", 0))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise TuneError(
             f"{path}: expected a tuning session, found something else ({error}). Is the database beside it of "
             f"{header['network']} on {header['hardware']}, move the file away: untuned tasks are timed anew. If "

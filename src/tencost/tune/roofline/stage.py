@@ -183,8 +183,9 @@ def _untuned(file: Path, name: str, hardware: HardwareConfig) -> dict[str, BestP
         session = json.loads(file.read_text(encoding="utf-8"))
         measured_on = str(session["hardware"])
         for workload, seconds in untuned_times(session).items():
-            best[workload] = BestProgram(seconds, "untuned")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if seconds < FAILED_S:
+                best[workload] = BestProgram(seconds, "untuned")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ProfileError(
             f"run {name}: expected {SESSION_FILE} of a tuning run, found something else ({error})."
         ) from error
