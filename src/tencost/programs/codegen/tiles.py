@@ -179,7 +179,7 @@ def order_of(
     is_read_once = (product.apart and not is_strided(product)) or is_whole(product, decisions)
     around = 0.0 if is_read_once else read_around(product, rows)
     first = (wide, not streams(product, tile, decisions, cores)) if product.apart else (0, False)
-    return *first, cycles, blocks, again, around, several, -last
+    return first, cycles, blocks, again, around, several, -last
 
 
 def streams(
