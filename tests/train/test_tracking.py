@@ -161,7 +161,10 @@ def test_a_database_whose_making_was_interrupted_is_made_anew(
             connection.exec_driver_sql("create table experiments (experiment_id integer)")
         raise KeyboardInterrupt
 
-    for name in ("mlflow.store.db.utils", "mlflow.store.tracking.sqlalchemy_store.mlflow.store.db.utils"):
+    for name in (
+        "mlflow.store.db.utils",
+        "mlflow.store.tracking.sqlalchemy_store.mlflow.store.db.utils",
+    ):
         monkeypatch.setattr(f"{name}._initialize_tables", interrupted)
     with pytest.raises(KeyboardInterrupt):
         setup(tmp_path)

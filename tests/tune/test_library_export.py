@@ -104,6 +104,7 @@ class Run:
             cwd=self.folder, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        assert done.stderr == "", "TVM's runtime warns of all that it loads"
         for line in done.stdout.splitlines():
             assert float(line.split(", ")[-1].split()[0]) < 1e-4, line
         told: dict[str, object] = json.loads(self.library.with_suffix(".json").read_text())

@@ -166,7 +166,7 @@ def programs(cfg: Config, root: Path) -> Path:
         console.print(
             f"{num_new} new programs, {total} in all for {len(tasks)} tasks, "
             f"{num_new / max(time.monotonic() - started, 1e-9):.0f} a second. Measure them: tencost measure run "
-            "hardware=..."
+            f"hardware={hardware.name} measure.name={cfg.measure.name}"
         )
         if refused:
             console.print(told)

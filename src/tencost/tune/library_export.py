@@ -338,14 +338,17 @@ def cpp_runner(name: str, inputs: Sequence[Array]) -> str:
 
 _PYTHON = '''\
 """Runs @name@.so: python @name@.py [inputs.npz [outputs.npz]]; arrays input_0, input_1, ... as @name@.json says."""
-import pathlib, sys
+import os, pathlib, sys
 sys.modules.setdefault("torch", None)  # TVM would import PyTorch, if there is one: two thirds of the start
 import numpy, tvm
 from tvm import relax
 if sys.modules["torch"] is None: del sys.modules["torch"]
 here = pathlib.Path(__file__).resolve().with_suffix("")
 arrays = numpy.load(sys.argv[1] if sys.argv[1:] else f"{here}.npz")
-machine = relax.VirtualMachine(tvm.runtime.load_module(f"{here}.so"), tvm.cpu())
+terminal = os.dup(2)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM's runtime warns of all that it loads
+try: machine = relax.VirtualMachine(tvm.runtime.load_module(f"{here}.so"), tvm.cpu())
+finally: os.dup2(terminal, 2)
 inputs = [tvm.runtime.tensor(arrays[f"input_{number}"]) for number in range(sum("input" in name for name in arrays))]
 outputs = [output.numpy() for output in machine["main"](*inputs)]
 if sys.argv[2:]: numpy.savez(sys.argv[2], **{f"output_{number}": output for number, output in enumerate(outputs)})
