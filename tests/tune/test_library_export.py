@@ -33,7 +33,7 @@ from tencost.workers.parallel.lean_imports import leave_out_unused
 leave_out_unused()
 import tencost.tune.deploy
 tencost.tune.deploy.better_than_rules = lambda database, *given: database
-tencost.tune.deploy.faster_in_network = lambda network, hardware, tasks, database: database
+tencost.tune.deploy.faster_in_network = lambda network, hardware, tasks, database, *given: database
 from tencost.cli.main import main
 main()
 """
@@ -146,7 +146,7 @@ def test_before_the_network_is_compiled_it_says_why_there_is_none(
     assert "Traceback" not in run.told
 
 
-def test_before_a_program_is_measured_default_schedules_are_left(start: Callable[..., Run]) -> None:
+def test_before_a_program_is_measured_schedules_by_rule_are_left(start: Callable[..., Run]) -> None:
     run = start()
     assert run.interrupt(lambda: "starting points" in run.told) == 130
     assert "Traceback" not in run.told
