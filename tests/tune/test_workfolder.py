@@ -164,6 +164,20 @@ def test_new_programs_are_those_added_since_the_last_look(tmp_path: Path) -> Non
         assert folder.new_programs() == []
 
 
+def test_new_programs_of_new_workloads_keep_their_lines(tmp_path: Path) -> None:
+    """A line that is no program is counted and left out, as where the whole database is read."""
+    write_database(tmp_path, [WORKLOAD], [program(1.0)])
+    with opened(tmp_path) as folder:
+        with (tmp_path / WORKLOAD_FILE).open("a") as file:
+            file.write(json.dumps(["2", encode_module(MODULE)]) + "\n")
+        with (tmp_path / RECORD_FILE).open("a") as file:
+            for line in ([7, []], [1, [[[], []], [3.0], TARGET, []]]):
+                file.write(json.dumps(line) + "\n")
+        (new,) = folder.new_programs()
+        assert (new.line, new.workload.shash, new.run_secs) == (3, "2", [3.0])
+        assert folder.programs()[1:] == [new]
+
+
 def test_a_killed_run_is_mended(tmp_path: Path) -> None:
     """Every cut of both files leaves a database whose remaining lines are whole and refer to what is there."""
     write_database(tmp_path, [WORKLOAD], [program(1.0), program(2.0)])
