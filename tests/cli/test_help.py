@@ -170,6 +170,16 @@ def test_tune_lists_its_own_fields_only(capsys: pytest.CaptureFixture[str]) -> N
     assert "split" not in text.split("Examples")[0].split("Choices")[1].split("Fields of")[0]
 
 
+def test_fields_have_the_defaults_of_the_commands_own_choice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    titles = [title for title, _ in sections(["hardware", "network"], {"hardware": "local"})]
+    assert titles[0] == "Fields of hardware (defaults of hardware=local)"
+    text = " ".join(printed_help(capsys, "compile", "--help").split())
+    assert "(defaults of hardware=local)" in text
+    assert "hardware=epyc-avx512-1c)" not in text
+
+
 @pytest.mark.parametrize("path", STAGES)
 def test_every_field_has_its_sentence(path: str) -> None:
     for title, described in sections(STAGES[path].uses):

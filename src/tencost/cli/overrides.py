@@ -11,9 +11,10 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -83,8 +84,15 @@ def completions(incomplete: str, uses: Sequence[str]) -> Iterator[str]:
             yield f"{mark}{name}" if name.endswith(".") else f"{mark}{name}{end}"
 
 
-def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[FieldHelp]]]:
-    """Yield (title, fields) for each group of the configuration that a command uses, then for what is in no group."""
+def sections(
+    uses: Sequence[str], defaults: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[tuple[str, list[FieldHelp]]]:
+    """Yield (title, fields) for each group of the configuration that a command uses, then for what is in no group.
+
+    Args:
+        uses: groups and fields.
+        defaults: group -> the command's own default choice, where it has one.
+    """
     from tencost.config import Config, ModelConfig, composition
     from tencost.config.graphs import GraphModelConfig
     from tencost.config.parts import FAMILIES, GRAPH_FAMILIES
@@ -96,7 +104,7 @@ def sections(uses: Sequence[str]) -> Iterator[tuple[str, list[FieldHelp]]]:
     hints = typing.get_type_hints(Config)
     choices = composition.group_choices()
     for group in (group for group in uses if group in choices):
-        word, default = spoken(group, uses), choices[group][0]
+        word, default = spoken(group, uses), defaults.get(group, choices[group][0])
         if group not in families:
             values = composition.choice_values(group, default)
             described = described_fields(hints[group], f"{word}.", values)
@@ -240,11 +248,11 @@ class StageCommand(grammar.Command):
         from tencost.config import composition
 
         choices = composition.group_choices()
-        for word in self._defaults:
-            group, _, choice = word.partition("=")
-            if choice in choices.get(group, ()):
-                choices[group].remove(choice)
-                choices[group].insert(0, choice)
+        pairs = (word.partition("=")[::2] for word in self._defaults)
+        defaults = {group: choice for group, choice in pairs if choice in choices.get(group, ())}
+        for group, choice in defaults.items():
+            choices[group].remove(choice)
+            choices[group].insert(0, choice)
         rows = [
             (spoken(group, self.uses), ", ".join(choices[group]))
             for group in choices
@@ -252,7 +260,7 @@ class StageCommand(grammar.Command):
         ]
         with formatter.section("Choices (group=choice), the default first"):
             formatter.write_dl(rows)
-        for title, described in sections(self.uses):
+        for title, described in sections(self.uses, defaults):
             if described:
                 with formatter.section(title):
                     formatter.write_dl([field.row() for field in described], col_max=26)
