@@ -85,7 +85,7 @@ def test_another_machine_measures_for_no_store_and_stops_what_is_slow_untuned(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    quick = {"tuner.trials": 4, "tuner.untuned_timeout_s": 1e-8}
+    quick = {"tuner.trials": 4, "tuner.default_timeout_s": 1e-8}
     cfg = config(**quick, model_uri=make_bundle("xgb"))
     other = replace(resolve_hardware(cfg.hardware), name="elsewhere", model="Another 9999 CPU")
     folder = run(replace(cfg, hardware=other), root)

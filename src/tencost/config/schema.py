@@ -312,7 +312,7 @@ class TunerConfig:
     """Times per program."""
     min_repeat_ms: int = 10
     """Least duration of one time, milliseconds."""
-    untuned_timeout_s: float = 5.0
+    default_timeout_s: float = 5.0
     """Longest time that a task's untuned program is run for, seconds; one that takes longer counts as that."""
     check_outputs: bool = True
     """Compare what a program computes with its unscheduled workload before it counts as a task's best."""
@@ -328,7 +328,7 @@ class TunerConfig:
         within("tuner", self, trials_per_task="[1, inf)", min_mflop="[0, inf)", min_gain="[0, 1]")
         within("tuner", self, population="[1, inf)", generations="[0, inf)", number="[1, inf)")
         within("tuner", self, repeat="[1, inf)", min_repeat_ms="[0, inf)")
-        within("tuner", self, untuned_timeout_s="(0, inf)")
+        within("tuner", self, default_timeout_s="(0, inf)")
 
 
 @dataclass(kw_only=True)

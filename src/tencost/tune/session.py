@@ -130,7 +130,7 @@ class TuningSession:
     @property
     def _untuned_s(self) -> dict[str, float]:
         """Seconds of each task untuned; of one that could not be timed the limit."""
-        untuned, limit_s = self._folder.untuned_s, self._tuner.untuned_timeout_s
+        untuned, limit_s = self._folder.untuned_s, self._tuner.default_timeout_s
         return {
             identity: untuned[identity] if math.isfinite(untuned[identity]) else limit_s
             for identity in self.ids
@@ -162,7 +162,7 @@ class TuningSession:
 
     def measure_untuned(self, on_task: Callable[[int], None] = lambda _number: None) -> None:
         """Time every task untuned, where an earlier run has not; see `time_untuned`."""
-        limit = self._tuner.untuned_timeout_s
+        limit = self._tuner.default_timeout_s
         pairs = list(zip(self.ids, self.tasks, strict=True))
         time_untuned(pairs, self._target, limit, self._folder, self._time, on_task)
 

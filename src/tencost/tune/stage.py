@@ -319,7 +319,7 @@ def make_report(inputs: TuningInputs, tuned: Tuned, export: LibraryExport) -> di
         "tasks_total_latency_s": session.total_latency_s,
         "tasks_untuned_latency_s": session.untuned_latency_s,
         "tasks_untuned_stopped": session.num_stopped,
-        "tasks_untuned_limit_s": inputs.cfg.tuner.untuned_timeout_s,
+        "tasks_untuned_limit_s": inputs.cfg.tuner.default_timeout_s,
         **tuned.conditions.report(),
         **mean_correlations(history),
         "not_ranked": weak_tasks(history),
