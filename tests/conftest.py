@@ -84,6 +84,19 @@ def loggers_speak() -> None:
             logger.disabled = False
 
 
+@pytest.fixture(autouse=True)
+def tvm_can_configure_its_log() -> None:
+    """A search of TVM's lets its logger propagate no longer and closes no handler.
+
+    pytest then gives that logger handlers of its own, and TVM's next search fails at one without a name.
+    """
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+        handler.close()
+    logger.propagate = True
+
+
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_is_heard() -> Iterator[None]:
     """SIGINT as at a terminal, here and in what tests start: nohup, `&` in a script and some CI runners ignore it."""

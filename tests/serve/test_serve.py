@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import http.server
 import json
-import logging
 import os
 import re
 import signal
@@ -114,26 +113,6 @@ def test_scores_are_the_bytes_of_the_model_in_process(
     assert there.unread == 0
 
 
-@pytest.fixture
-def tuner_log() -> Iterator[None]:
-    """TVM cannot configure its logger where it has a handler without a name: pytest's, if it does not propagate.
-
-    TVM turns that off for good, and closes no handler.
-    """
-    logger = logging.getLogger("tvm.s_tir.meta_schedule")
-
-    def clear() -> None:
-        for handler in list(logger.handlers):
-            logger.removeHandler(handler)
-            handler.close()
-        logger.propagate = True
-
-    clear()
-    yield
-    clear()
-
-
-@pytest.mark.usefixtures("tuner_log")
 def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path) -> None:
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import weakref
 from collections.abc import Iterator
@@ -145,9 +144,6 @@ def tune(mod: Any, target: dict[str, Any], folder: Path, runner: Any, **argument
     from tvm.s_tir import meta_schedule as ms
     from tvm.target import Target
 
-    logger = logging.getLogger("tvm.s_tir.meta_schedule")
-    for handler in [handler for handler in logger.handlers if handler.get_name() is None]:
-        logger.removeHandler(handler)  # pytest's: TVM asks every handler for its name
     return ms.tune_tir(
         mod, Target(target), str(folder), max_trials_global=4, num_trials_per_iter=4,
         builder=WarmBuilder(), runner=runner, cost_model="random", strategy="replay-trace",
