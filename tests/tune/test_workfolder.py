@@ -38,9 +38,13 @@ def program(seconds: float) -> LoggedProgram:
 
 
 def opened(
-    path: Path, network: str = "net", target: dict[str, Any] = TARGET
+    path: Path,
+    network: str = "net",
+    target: dict[str, Any] = TARGET,
+    *,
+    cache_flush: bool = False,
 ) -> AbstractContextManager[WorkFolder]:
-    return open_folder(path, network, "local", dict(target))
+    return open_folder(path, network, "local", dict(target), cache_flush=cache_flush)
 
 
 def test_a_second_tuner_is_kept_out(tmp_path: Path) -> None:
@@ -145,6 +149,26 @@ def test_a_curve_with_measured_programs_is_kept(tmp_path: Path) -> None:
     ):
         pass
     assert (path / "tuning_curve.csv").exists()
+
+
+def test_a_folder_goes_on_with_the_caches_as_it_began(tmp_path: Path) -> None:
+    """Times of both kinds cannot be compared, and folders from before there were two say nothing: warm ones."""
+    for name, flushed in (("flushed", True), ("warm", False)):
+        path = tmp_path / name
+        with opened(path, cache_flush=not flushed) as folder:
+            assert folder.cache_flush is not flushed
+        with opened(path, cache_flush=flushed) as folder:
+            assert folder.cache_flush is flushed, "nothing was timed yet"
+            folder.untuned_s["w0"] = 1e-3
+            folder.save_session()
+        with opened(path, cache_flush=not flushed) as folder:
+            assert folder.cache_flush is flushed
+    session = tmp_path / "flushed" / "session.json"
+    older = json.loads(session.read_text())
+    del older["cache_flush"]
+    session.write_text(json.dumps(older))
+    with opened(tmp_path / "flushed", cache_flush=True) as folder:
+        assert not folder.cache_flush
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}'])

@@ -312,6 +312,9 @@ class TunerConfig:
     """Times per program."""
     min_repeat_ms: int = 10
     """Least duration of one time, milliseconds."""
+    cache_flush: bool = True
+    """Time programs for CPUs with weights and outputs out of the caches, as a network finds them; False times them
+    again and again on the same numbers. A folder of earlier runs goes on as it began."""
     default_timeout_s: float = 5.0
     """Longest time that a task's untuned program is run for, seconds; one that takes longer counts as that."""
     check_outputs: bool = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from tencost.config import Config, HardwareConfig, RunnerKind
+from tencost.config import Config, HardwareConfig, RunnerKind, TunerConfig
 from tencost.errors import FeatureError, MissingDependencyError, RegistryError, TuneError
 from tencost.features.device import attributes
 from tencost.features.extractor import spec_for
@@ -105,6 +105,13 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
     """Import the network, load the model, look into the live store; raises as :func:`tencost.tune.stage.run`."""
     hardware, tuner = cfg.hardware, cfg.tuner
     compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
+    if folder.cache_flush != flushes_caches(tuner, hardware):
+        print_note(
+            console,
+            f"programs in {folder.path} were timed with {'flushed' if folder.cache_flush else 'warm'} caches, and so "
+            f"are further ones; for tuner.cache_flush={str(tuner.cache_flush).lower()} tune into another folder: "
+            "tuner.workdir=...",
+        )
     chosen = choose_model(cfg, root, console)
     console.print(f"importing {cfg.network.name}")
     messages = folder.logs / "import.log"
@@ -150,10 +157,23 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         compared_network=compared_network,
         store=store,
         book=run_starting_points(cfg, chosen.model, store, console),
-        options=MeasureOptions(
-            number=tuner.number, repeat=tuner.repeat, min_repeat_ms=tuner.min_repeat_ms
-        ),
+        options=timing_options(tuner, cache_flush=folder.cache_flush),
         notes=notes,
+    )
+
+
+def flushes_caches(tuner: TunerConfig, hardware: HardwareConfig) -> bool:
+    """Return whether a new folder's programs are timed with flushed caches: where asked for, on CPUs."""
+    return tuner.cache_flush and hardware.target.get("kind") == "llvm"
+
+
+def timing_options(tuner: TunerConfig, *, cache_flush: bool) -> MeasureOptions:
+    """Return how long programs are timed."""
+    return MeasureOptions(
+        number=tuner.number,
+        repeat=tuner.repeat,
+        min_repeat_ms=tuner.min_repeat_ms,
+        cache_flush=cache_flush,
     )
 
 

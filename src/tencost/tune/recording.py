@@ -202,6 +202,7 @@ class Recorder:
                 "number": tuner.number,
                 "repeat": tuner.repeat,
                 "min_repeat_ms": tuner.min_repeat_ms,
+                "cache_flush": tuner.cache_flush,
             },
             additional_info={
                 "chosen_by": self.model,

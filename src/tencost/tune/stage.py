@@ -22,7 +22,7 @@ from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 from tencost.tune.deploy import better_than_rules, compile_network, count_tuned, faster_in_network
 from tencost.tune.guard import Arm
 from tencost.tune.hosts import Host, OnnxRuntime, check_host, host_of, onnx_runtime
-from tencost.tune.inputs import TuningInputs, read_inputs
+from tencost.tune.inputs import TuningInputs, flushes_caches, read_inputs
 from tencost.tune.library_export import LibraryExport, LibraryOrigin, check_linker, check_place
 from tencost.tune.progress import Outlook, Pace, progress_line
 from tencost.tune.recording import Recorder, by_workload, record_batch, record_tuned
@@ -96,7 +96,8 @@ def run(cfg: Config, root: Path, *, to: Path | None = None) -> Path:
     name = variant_name(cfg.network)
     path = root / cfg.tuner.workdir / f"{name}-{hardware.name}"
     export = LibraryExport(to, console)
-    with open_folder(path, name, hardware.name, hardware.target) as folder:
+    cache_flush = flushes_caches(cfg.tuner, hardware)
+    with open_folder(path, name, hardware.name, hardware.target, cache_flush=cache_flush) as folder:
         try:
             with signals.not_swallowed():
                 inputs = read_inputs(cfg, root, folder, console)
@@ -234,7 +235,7 @@ class _BatchWriter:
         self.recorder = Recorder(
             inputs.network.name,
             cfg.hardware,
-            cfg.tuner,
+            replace(cfg.tuner, cache_flush=inputs.folder.cache_flush),
             chosen.name,
             inputs.folder.path.name,
             by_workload(inputs.tasks),

@@ -5,7 +5,8 @@
         adopted.jsonl      {"line", "record_id", "timed"} for each record of the database that came from a store: its
                            line, from 1, its id there, whether its times were taken here; written before the line is
         session.json       {"version": 1, "network", "hardware", "target", "untuned_s": {workload_id: seconds}, "rules":
-                           which rules (tencost.programs.codegen.rules.version): times by others are taken anew}; older
+                           which rules (tencost.programs.codegen.rules.version): times by others are taken anew,
+                           "cache_flush": whether programs are timed with flushed caches; false if it is missing}; older
                            folders: "rule_s" for it and "baseline_s", which TVM's default schedules took, or that
                            alone, and "adopted", so many records at the beginning came from a store
         batches.jsonl      how well each batch was predicted before the model saw it, see batches.py
@@ -101,6 +102,11 @@ class WorkFolder:
     _workload_bytes: int = 0
     _workloads: list[LoggedWorkload | None] = field(default_factory=list)
     _others: set[int] = field(default_factory=set)
+
+    @property
+    def cache_flush(self) -> bool:
+        """Whether programs are timed with flushed caches here, as the first that was timed."""
+        return bool(self._header["cache_flush"])
 
     @property
     def curve(self) -> Path:
@@ -232,9 +238,11 @@ def check_database(folder: Path, trusted: Collection[str] = ()) -> None:
 
 @contextmanager
 def open_folder(
-    path: Path, network: str, hardware: str, target: dict[str, Any]
+    path: Path, network: str, hardware: str, target: dict[str, Any], *, cache_flush: bool = False
 ) -> Iterator[WorkFolder]:
     """Lock and open the folder of a network on a hardware, new or from an earlier run.
+
+    Where nothing was timed yet, programs will be with flushed caches or without; see :class:`WorkFolder`.
 
     A new folder goes again where the run ends before anything was timed. A folder of another target in which no program
     was measured (its run failed after the untuned ones were timed) starts over, with a logged line.
@@ -257,6 +265,7 @@ def open_folder(
                 "network": network,
                 "hardware": hardware,
                 "target": target,
+                "cache_flush": cache_flush,
             }
             if _is_of_another_target(path, header) and not _has_results(path):
                 _log.warning(
@@ -266,6 +275,8 @@ def open_folder(
                 _clear(path)
                 is_new = True
             untuned, count = _read_session(path / SESSION_FILE, header)
+            if _was_timed(path):  # times of both kinds cannot be compared
+                header["cache_flush"] = _load_session(path).get("cache_flush", False) is True
             folder = WorkFolder(path, untuned, {}, header)
             folder.adopted = _read_marks(path, count, _mend(path))
             folder.logs.mkdir(exist_ok=True)

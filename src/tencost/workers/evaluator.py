@@ -16,12 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Timer = Callable[[int, int, float], list[float]]
 """(number, repeat, min_repeat_ms) -> `repeat` means of at least `number` runs each, seconds."""
 
 FLUSH = "cache_flush_cpu_non_first_arg"
 """TVM's function that evicts every argument but the first from the caches before a time is taken."""
 _MAX_NUMBER = 100_000
+_MAX_FLUSHED = 50
+"""Runs averaged into one time at most where the caches are flushed before each."""
 _MOST_WAITED = 0.95
 """Largest share of a time that is taken off for waiting for the CPU, so that a latency stays positive."""
 _SCHEDULED = Path("/proc/thread-self/schedstat")
@@ -45,7 +49,7 @@ class MeasureOptions:
     slow_ms: float = 150.0
     """A program slower than this is timed once: repeating it would cost more than it tells."""
     cache_flush: bool = False
-    """Flush the CPU's caches before each time, which is then a single run."""
+    """Before each run, evict all arguments but the first from the CPU's caches: weights are as cold as in a network."""
     build_timeout_s: float = 30.0
     """Longest time that the compiler gets."""
     run_timeout_s: float = 10.0
@@ -107,11 +111,10 @@ def adaptive_times(timer: Timer, options: MeasureOptions) -> list[float]:
     first = timer(1, 1, 0.0)
     if first[0] * 1e3 > options.slow_ms:
         return first
-    number, least_ms = 1, 0.0
-    if not options.cache_flush:
-        least_ms = options.min_repeat_ms
-        enough = math.ceil(least_ms / 1e3 / max(first[0], 1e-9))
-        number = min(max(options.number, enough), _MAX_NUMBER)
+    least_ms = options.min_repeat_ms
+    enough = math.ceil(least_ms / 1e3 / max(first[0], 1e-9))
+    most = _MAX_FLUSHED if options.cache_flush else _MAX_NUMBER
+    number = min(max(options.number, enough), most)
     times = first if number == 1 else []
     if len(times) < options.repeat:
         times = times + timer(number, options.repeat - len(times), least_ms)
@@ -136,22 +139,24 @@ def local_timer(
         function: the module.
         tensors: its arguments.
         device: where they are.
-        flush: evict them from the caches before each time.
+        flush: evict all but the first of them from the caches before each run.
         alone: the program runs in this thread and no other, so that what the thread waits for its CPU, it waits. The
             times are then without the share of the call in which it waited; the same where it never does.
     """
 
     def timer(number: int, repeat: int, min_repeat_ms: float) -> list[float]:
+        # TVM flushes before a time, not before a run.
+        runs, times_of_runs = (1, number * repeat) if flush else (number, repeat)
         evaluator = function.time_evaluator(
             "main",
             device,
-            number=number,
-            repeat=repeat,
-            min_repeat_ms=round(min_repeat_ms),
+            number=runs,
+            repeat=times_of_runs,
+            min_repeat_ms=0 if flush else round(min_repeat_ms),
             f_preproc=FLUSH if flush else "",
         )
         waited, started = waited_s(), time.perf_counter()
-        times = [float(seconds) for seconds in evaluator(*tensors).results]
+        times = np.reshape(evaluator(*tensors).results, (repeat, -1)).mean(axis=1).tolist()
         share = (waited_s() - waited) / (time.perf_counter() - started) if alone else 0.0
         return [seconds * (1.0 - min(share, _MOST_WAITED)) for seconds in times]
 
