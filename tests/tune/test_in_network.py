@@ -19,6 +19,8 @@ from tencost.config.composition import compose
 from tencost.networks.network import Network, load_network
 from tencost.tune.deploy import compile_network, count_tuned, faster_in_network
 from tencost.tune.hosts import Deployed
+from tencost.tune.verify import TaskProgram
+from tencost.workers.evaluator import MAX_FLUSHED, local_timer
 
 pytestmark = pytest.mark.tvm
 
@@ -112,6 +114,29 @@ def test_the_default_schedule_of_a_part_of_attention_does_not_stay(
     kept = faster_in_network(network, hardware, tasks, database)
     assert count_tuned(database, tasks, target) == 1
     assert count_tuned(kept, tasks, target) == 0
+
+
+def test_tasks_are_timed_with_the_caches_as_while_they_were_tuned(
+    network: Network, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch, cpu_intrinsics: None
+) -> None:
+    """Warm times of the best programs beside cold ones of the untuned would be a gain that nobody sees."""
+    asked = []
+
+    def timer_of(*arguments: Any, flush: bool) -> Any:
+        timer = local_timer(*arguments, flush=flush)
+
+        def noted(number: int, repeat: int, least_ms: float) -> list[float]:
+            asked.append((flush, number))
+            return timer(number, repeat, least_ms)
+
+        return noted
+
+    monkeypatch.setattr("tencost.tune.verify.local_timer", timer_of)
+    task = max(network.tasks(target), key=lambda one: one.flop)
+    for flush in (False, True):
+        program = TaskProgram(task, ms.database.MemoryDatabase(), target, flush=flush)
+        assert 0 < program.seconds(1000) < 1
+    assert asked == [(False, 1000), (True, MAX_FLUSHED)]
 
 
 def test_nothing_is_run_where_there_is_nothing_to_choose(network: Network) -> None:

@@ -120,6 +120,11 @@ class TuningSession:
         )
 
     @property
+    def cache_flush(self) -> bool:
+        """Whether programs are timed with flushed caches."""
+        return self._folder.cache_flush
+
+    @property
     def latency_s(self) -> dict[str, float]:
         """The best latency of each task, by workload id; untuned where that is faster."""
         return {

@@ -34,7 +34,7 @@ from tencost.tune.recording import TIMES, by_workload
 from tencost.tune.session import TuningSession
 from tencost.tune.workfolder import WorkFolder
 from tencost.tune.wrong_programs import mark_failed, wrong_programs
-from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.evaluator import MAX_FLUSHED, MeasureOptions, local_timer
 from tencost.workers.expected import draw_arguments, read_facts
 from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.runner import arg_json
@@ -158,7 +158,9 @@ def time_network(
     stop = threading.Event()
 
     def timed() -> dict[str, list[float]]:
-        programs = task_programs(short, database, hardware.target)  # TVM draws numbers in threads
+        programs = task_programs(  # TVM draws numbers in threads
+            short, database, hardware.target, flush=session.cache_flush
+        )
         other = peer()
         whole = {**networks, **({} if other is None else {ONNX_RUNTIME: other})}
         limit_s = MAX_TIMING_S * (len(whole) + 1)
@@ -184,11 +186,20 @@ def time_network(
 class TaskProgram:
     """A task's program as the network runs it: the database's best one, or the rules' where it has none.
 
+    Args:
+        task: the task.
+        database: MetaSchedule's.
+        target: for which hardware.
+        flush: time it with flushed caches, as those that tuning compared it with.
+
     Raises:
         ValueError: arguments that cannot be drawn.
     """
 
-    def __init__(self, task: NetworkTask, database: Any, target: dict[str, Any]) -> None:
+    def __init__(
+        self, task: NetworkTask, database: Any, target: dict[str, Any], *, flush: bool
+    ) -> None:
+        self._flush = flush
         schedule = database.query_schedule(task.mod, tvm.target.Target(target), "main")
         if schedule is not None:
             mod = schedule.mod
@@ -212,18 +223,19 @@ class TaskProgram:
 
     def seconds(self, number: int = 1) -> float:
         """Return the mean seconds of so many calls."""
-        timer = self._function.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
-        return float(timer(*self._tensors).results[0])
+        runs = min(number, MAX_FLUSHED) if self._flush else number
+        timer = local_timer(self._function, self._tensors, tvm.cpu(), flush=self._flush)
+        return timer(runs, 1, 0.0)[0]
 
 
 def task_programs(
-    tasks: Mapping[str, NetworkTask], database: Any, target: dict[str, Any]
+    tasks: Mapping[str, NetworkTask], database: Any, target: dict[str, Any], *, flush: bool
 ) -> dict[str, TaskProgram]:
     """Return the tasks' programs in a network with a database, by workload id; without those that cannot run alone."""
     programs = {}
     for identity, task in tasks.items():
         try:
-            programs[identity] = TaskProgram(task, database, target)
+            programs[identity] = TaskProgram(task, database, target, flush=flush)
         except ValueError:  # its time while tuning stands
             continue
     return programs

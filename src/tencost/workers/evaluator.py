@@ -24,7 +24,7 @@ Timer = Callable[[int, int, float], list[float]]
 FLUSH = "cache_flush_cpu_non_first_arg"
 """TVM's function that evicts every argument but the first from the caches before a time is taken."""
 _MAX_NUMBER = 100_000
-_MAX_FLUSHED = 50
+MAX_FLUSHED = 50
 """Runs averaged into one time at most where the caches are flushed before each."""
 _MOST_WAITED = 0.95
 """Largest share of a time that is taken off for waiting for the CPU, so that a latency stays positive."""
@@ -113,7 +113,7 @@ def adaptive_times(timer: Timer, options: MeasureOptions) -> list[float]:
         return first
     least_ms = options.min_repeat_ms
     enough = math.ceil(least_ms / 1e3 / max(first[0], 1e-9))
-    most = _MAX_FLUSHED if options.cache_flush else _MAX_NUMBER
+    most = MAX_FLUSHED if options.cache_flush else _MAX_NUMBER
     number = min(max(options.number, enough), most)
     times = first if number == 1 else []
     if len(times) < options.repeat:
