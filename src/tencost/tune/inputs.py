@@ -157,7 +157,7 @@ def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -
         compared_network=compared_network,
         store=store,
         book=run_starting_points(cfg, chosen.model, store, console),
-        options=timing_options(tuner, cache_flush=folder.cache_flush),
+        options=program_timing(tuner, cache_flush=folder.cache_flush),
         notes=notes,
     )
 
@@ -167,7 +167,7 @@ def flushes_caches(tuner: TunerConfig, hardware: HardwareConfig) -> bool:
     return tuner.cache_flush and hardware.target.get("kind") == "llvm"
 
 
-def timing_options(tuner: TunerConfig, *, cache_flush: bool) -> MeasureOptions:
+def program_timing(tuner: TunerConfig, *, cache_flush: bool) -> MeasureOptions:
     """Return how long programs are timed."""
     return MeasureOptions(
         number=tuner.number,

@@ -112,7 +112,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
     from tencost.measure.run import cpus_of
     from tencost.programs.trace.intrinsics import register_cpu_intrinsics
     from tencost.tracking import runs as tracking
-    from tencost.tune.inputs import flushes_caches, timing_options
+    from tencost.tune.inputs import flushes_caches, program_timing
     from tencost.workers.hardware import check_cores, check_runnable, check_target, resolve_hardware
     from tencost.workers.pool import CpuPlan, WorkerPool
 
@@ -126,7 +126,7 @@ def run(cfg: Config, root: Path, *, programs: int = 64, seeds: int = 2) -> Live:
     register_cpu_intrinsics()
     tasks = unknown_tasks(fixed_tasks(hardware, root), sides, root, console)
     tuner = replace(cfg.tuner, trials=programs)
-    options = timing_options(tuner, cache_flush=flushes_caches(tuner, hardware))
+    options = program_timing(tuner, cache_flush=flushes_caches(tuner, hardware))
     plan = CpuPlan.choose(cpus_of(hardware), name=hardware.name)
     with closing(WorkerPool(options, cpus_of(hardware), plan)) as pool:
         live = tune_both_sides(
