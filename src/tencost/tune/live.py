@@ -342,11 +342,13 @@ def _curve(
 ) -> list[float]:
     """Return the best latency known after each program that a side measures, seconds; infinite while all failed."""
     from tencost.tune.cost_model import load_cost_model
+    from tencost.tune.inputs import flushes_caches
     from tencost.tune.session import MeasuredBatch, TuningSession
     from tencost.tune.workfolder import open_folder
 
     model = load_cost_model(uri, frozen=not tuner.learn, device=attributes(hardware), root=root)
     book = shipped_starts(model.bundle.folder) if tuner.starts else None
+    cache_flush = flushes_caches(tuner, hardware)
     best: list[float] = []
 
     def add(batch: MeasuredBatch) -> None:
@@ -356,7 +358,9 @@ def _curve(
 
     with (
         tempfile.TemporaryDirectory(prefix="tencost-live-") as scratch,
-        open_folder(Path(scratch), task.name, hardware.name, hardware.target) as folder,
+        open_folder(
+            Path(scratch), task.name, hardware.name, hardware.target, cache_flush=cache_flush
+        ) as folder,
     ):
         session = TuningSession(
             [task], hardware.target, tuner, model, folder, pool, threads=1, on_batch=add, book=book
