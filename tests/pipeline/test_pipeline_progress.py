@@ -179,7 +179,13 @@ def test_stages_run_side_by_side(project: Path, capfd: pytest.CaptureFixture[str
 def test_a_stage_that_fails_lets_the_other_end(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "dvc.yaml").write_text(PARALLEL.replace("&& cat data > left", "&& exit 3"))
+    """The other prints for minutes: why the pipeline failed stands in the last line, too."""
+    (project / "dvc.yaml").write_text(
+        PARALLEL.replace("&& cat data > left", "&& echo $PPID > left.pid && exit 3").replace(
+            "&& cat data > right",
+            "&& while ! test -s left.pid || kill -0 $(cat left.pid); do sleep .05; done; cat data > right",
+        )
+    )
     planned = two_at_a_time()
     with PipelineProgress(project, planned) as progress:
         assert repro_plan(planned, progress) != 0

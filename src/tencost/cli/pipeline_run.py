@@ -61,7 +61,8 @@ def _run_side_by_side(planned: PipelinePlan, finished: set[str], progress: Pipel
         progress: told what the stages print, a line at a time.
 
     Returns:
-        The exit code of the first stage that failed; after it no other begins, and those that run go to their ends.
+        The exit code of the first stage that failed; after it no other begins, and those that run go to their ends,
+        whose lines bury what was said of it: that is said again at the end.
     """
     processes: dict[str, subprocess.Popen[str]] = {}
     ended: SimpleQueue[str] = SimpleQueue()
@@ -97,13 +98,14 @@ def _run_side_by_side(planned: PipelinePlan, finished: set[str], progress: Pipel
             ended.put(name)
         return code
 
-    failed = 0
+    failures: dict[str, int] = {}
+    buried: list[str] = []
     with signals.handled(end_stages), ThreadPoolExecutor(planned.workers) as threads:
         relays: dict[str, Future[int]] = {}
         while True:
             ready = [name for name in planned.ready(finished) if name not in processes]
             for name in ready:
-                if failed or interrupted.is_set() or name in planned.alone:
+                if failures or interrupted.is_set() or name in planned.alone:
                     continue
                 if len(relays) < planned.workers:
                     processes[name] = _start(name)
@@ -119,10 +121,13 @@ def _run_side_by_side(planned: PipelinePlan, finished: set[str], progress: Pipel
                 finished.add(name)
             elif not interrupted.is_set():
                 _say_failed(name, code)
-                failed = failed or (code if code > 0 else 128 - code)
+                failures[name] = code
+                buried = list(failures) if relays else buried
     if interrupted.is_set():
         raise KeyboardInterrupt
-    return failed
+    for name in buried:
+        _say_failed(name, failures[name])
+    return next((code if code > 0 else 128 - code for code in failures.values()), 0)
 
 
 def _start(name: str) -> subprocess.Popen[str]:
