@@ -232,7 +232,7 @@ def test_a_request_is_answered_before_the_service_ends(bundle: Path, asked: dict
     answers: list[tuple[int, Any]] = []
     asking = threading.Thread(target=lambda: answers.append(ask(url, asked)))
     asking.start()
-    time.sleep(0.5)
+    until(lambda: health(url)["slots"]["taken"] == 1)
     assert stop(process) == 0
     asking.join()
     assert [code for code, _ in answers] == [200]
