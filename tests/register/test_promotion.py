@@ -95,15 +95,25 @@ TABLE: list[tuple[Case, tuple[str, ...]]] = [
     (Case(seeds=6), ()),
     (Case(champion=False, seeds=1), ("trained with 1 seed(s)",)),
     (Case(rolled_back="2030-01-01"), ("was rolled back on 2030-01-01",)),
-    # References: every one must be there and be beaten on every metric; equal is not better.
+    # References: every one must be there and be beaten on geo1 (equal is not better), and none be known to be better.
     *[
-        (Case(beaten=instead(name, **{metric: value})), (f"{word} {told} [",))
+        (Case(beaten=instead(name, geo1=value)), (f"geo1 {told} [",))
         for name in REQUIRED
-        for metric, word in (
-            *(("geo1", "geo1"), ("top1", "top-1")),
-            *(("top5", "top-5"), ("pairwise", "pairwise")),
-        )
         for value, told in ((0.0, "+0.000"), (-0.1, "-0.100"), (NAN, "+nan"))
+    ],
+    *[
+        (Case(beaten=instead(name, **{metric: value})), objections)
+        for name in REQUIRED
+        for metric, word in (("top1", "top-1"), ("top5", "top-5"), ("pairwise", "pairwise"))
+        for value, objections in (
+            (0.0, ()),
+            (-0.02, ()),  # the interval ends at 0
+            (
+                -0.021,
+                (f"{word} -0.021 [-0.041, -0.001] against {name}-per_store, known to be lower",),
+            ),
+            (NAN, (f"{word} +nan [",)),
+        )
     ],
     *[
         (
@@ -215,21 +225,26 @@ def test_the_interval_is_told_and_does_not_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "objections"),
+    ("gains", "search", "beaten_on"),
     [
-        (0.05, ()),
-        (0.01, ("nothing is above knn-per_store beyond its interval",)),
+        ({"geo1": 0.05}, None, "geo1"),
+        ({"geo1": 0.05}, 0.05, "geo1 and search score"),
+        ({"geo1": 0.01}, 0.05, "search score"),
+        ({"geo1": 0.01}, 0.01, ""),
+        ({"geo1": 0.01, "top1": 0.5, "top5": 0.5, "pairwise": 0.5}, None, ""),
     ],
 )
 def test_nearest_neighbours_are_beaten_beyond_the_interval(
-    gain: float, objections: tuple[str, ...]
+    gains: dict[str, float], search: float | None, beaten_on: str
 ) -> None:
-    beaten = (*Case().beaten, reference("knn", gain, gain, gain, gain))
-    verdict = replace(Case(), beaten=beaten).verdict()
-    assert verdict.objections == objections
-    one = (*Case().beaten, reference("knn", 0.01, 0.01, 0.01, 0.05))
-    reasons = replace(Case(), beaten=one).verdict().reasons
-    assert "yes: pairwise is above knn-per_store beyond its interval" in reasons
+    """In what decides: a higher pairwise accuracy alone is worth nothing to a user."""
+    neighbours = replace(
+        reference("knn", **gains), search_score=None if search is None else difference(search)
+    )
+    verdict = replace(Case(), beaten=(*Case().beaten, neighbours)).verdict()
+    text = f"{beaten_on or 'nothing'} is above knn-per_store beyond its interval"
+    assert f"{'yes' if beaten_on else 'no'}: {text}" in verdict.reasons
+    assert verdict.promote is bool(beaten_on)
 
 
 def test_a_reference_of_fewer_seeds_is_judged_and_named_with_them() -> None:

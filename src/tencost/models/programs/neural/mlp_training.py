@@ -26,7 +26,12 @@ class SegmentSumNetwork(nn.Module):
         self.hidden = hidden
 
     def forward(self, rows: Tensor, segment: Tensor, size: int, beside: Tensor | None) -> Tensor:
-        encoded = torch.relu(self.rows2(self.dropout(torch.relu(self.rows1(rows)))))
+        encoded = torch.relu(self.rows1(rows))
+        if self.training and self.dropout.p > 0:
+            # One mask for all rows of a program: to draw one for each row took longer than the layer itself.
+            mask = self.dropout(encoded.new_ones(size, self.hidden))
+            encoded = encoded * mask[segment]
+        encoded = torch.relu(self.rows2(encoded))
         total = encoded.new_zeros(size, self.hidden).index_add(0, segment, encoded)
         if self.beside1 is not None and self.beside2 is not None:
             encoded = torch.relu(self.beside2(self.dropout(torch.relu(self.beside1(beside)))))

@@ -207,7 +207,7 @@ def fit_ranking_network(
 def _one_cycle(network: nn.Module, steps: int, config: NeuralConfig) -> Optimizers:
     """Return AdamW with one cycle of the learning rate, up over 15 % of the steps, then down."""
     optimizer = torch.optim.AdamW(
-        network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+        network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, config.learning_rate, total_steps=steps, pct_start=0.15
