@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
 from tencost.evaluate import metrics
 
@@ -114,6 +115,16 @@ def test_kendall_tau() -> None:
     assert metrics.kendall_tau(
         np.array([1.0, 1.0, 2.0]), np.array([0.1, 0.2, 0.3])
     ) == pytest.approx(2 / math.sqrt(6))
+
+
+def test_kendall_tau_is_scipys() -> None:
+    random = np.random.default_rng(0)
+    for size, values in ((2, 3), (5, 2), (30, 4), (200, 1000)):
+        for _ in range(20):
+            score, label = random.integers(0, values, (2, size)).astype(np.float64)
+            if len(set(score)) > 1 and len(set(label)) > 1:
+                expected = kendalltau(score, label).statistic
+                assert metrics.kendall_tau(score, label) == pytest.approx(expected, abs=1e-12)
 
 
 def test_kendall_tau_where_there_is_nothing_to_know() -> None:

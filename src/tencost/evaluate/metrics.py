@@ -21,6 +21,7 @@ failures labelled near 0 it measures nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,12 +179,15 @@ def kendall_tau(score: Floats, label: Floats) -> float:
     if len(label) < 2 or np.all(label == label[0]):
         return float("nan")
     p = np.where(np.isnan(score), -np.inf, score)
-    ranks = np.unique(p, return_inverse=True)[1]  # infinities have no rank for scipy
-    if np.all(ranks == ranks[0]):
+    if np.all(p == p[0]):
         return 0.0
-    from scipy.stats import kendalltau  # here, as importing it takes half a second
-
-    return float(kendalltau(ranks, label).statistic)
+    # All pairs at once, each twice: for tasks of dozens of programs a tenth of the time of scipy's sorting.
+    of_score, of_label = (
+        (values[:, None] > values).astype(np.int8) - (values[:, None] < values).astype(np.int8)
+        for values in (p, label)
+    )
+    ordered = math.sqrt(np.count_nonzero(of_score)) * math.sqrt(np.count_nonzero(of_label))
+    return float((of_score * of_label).sum(dtype=np.int64) / ordered)
 
 
 def rmse(predicted: Floats, label: Floats) -> float:

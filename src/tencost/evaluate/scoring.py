@@ -270,12 +270,13 @@ def _summarize(truth: Truth, best: Floats, per_task: dict[str, Floats]) -> SeedS
     weight = truth.weight
     once = np.ones(len(truth.tasks))
     overall = {name: float(_overall(name, truth, best, once)) for name in CURVE_METRICS}
+    each = {
+        name: _by_network(name.removeprefix("pooled_"), truth, best, weight)
+        for name in CURVE_METRICS
+    }
     by_network = {}
     for index, network in enumerate(truth.networks):
-        curve_figures = {
-            name: float(_by_network(name.removeprefix("pooled_"), truth, best, weight)[index])
-            for name in CURVE_METRICS
-        }
+        curve_figures = {name: float(figures[index]) for name, figures in each.items()}
         means = _task_means(truth, per_task, truth.stratum == index)
         by_network[network] = Metrics(**curve_figures, **means)
     every = np.ones(len(truth.tasks), dtype=np.bool_)
