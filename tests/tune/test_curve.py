@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from tencost.errors import TuneError
+from tencost.tune import curve
 from tencost.tune.curve import CurvePoint, append_point, plot_curve, read_points
 
 GOLDEN = Path(__file__).parent / "golden" / "tuning_curve.csv"
@@ -79,3 +82,22 @@ def test_it_is_drawn(tmp_path: Path) -> None:
     assert plot_curve(POINTS, tmp_path / "curve.png", "title")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+
+
+@pytest.mark.parametrize("least_ms", [7.7, 0.77])
+def test_its_latencies_can_be_read(least_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logarithmic axis over 3 % has no number at all, or one."""
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    monkeypatch.setattr(curve, "draw_chart", lambda _path, _size, draw: draw(figure))
+    points = [
+        CurvePoint(trials=0, total_latency_s=0.0079),
+        CurvePoint(trials=16, total_latency_s=least_ms / 1e3),
+    ]
+    plot_curve(points, Path("unused"), "title")
+    figure.canvas.draw()
+    axis = figure.axes[0].yaxis
+    low, high = axis.get_view_interval()
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    told = [tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high]
+    assert len([text for text in told if text]) >= 3

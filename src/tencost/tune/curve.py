@@ -63,6 +63,8 @@ class CurvePoint:
         )
 
 
+_DECADE_SPAN = 4.0
+"""From this ratio of its largest to its smallest latency on, a curve is drawn with a logarithmic axis."""
 FILE = "tuning_curve.csv"
 COLUMNS = tuple(column.name for column in fields(CurvePoint))
 
@@ -131,7 +133,11 @@ def plot_curve(points: Sequence[CurvePoint], path: Path, title: str) -> bool:
         latency_ms = [point.total_latency_s * 1e3 for point in points]
         upper.step(trials, latency_ms, where="post", marker=".")
         upper.set_ylabel("total latency of tasks, ms")
-        upper.set_yscale("log")
+        if max(latency_ms, default=1.0) > _DECADE_SPAN * min(latency_ms, default=1.0):
+            upper.set_yscale("log")  # of a smaller span it has no numbers that can be read
+            upper.yaxis.set_major_formatter("{x:g}")
+            upper.yaxis.set_minor_formatter("{x:g}")
+            upper.tick_params(axis="y", which="minor", labelsize=7)
         upper.set_title(title)
         upper.grid(visible=True, which="both", alpha=0.3)
         ranked = [(point.trials, point.spearman) for point in points if point.spearman is not None]
