@@ -142,7 +142,7 @@ class WorkerPool:
         self._on_cpu = remote is None and target_kind in (None, "llvm")
         self.unchecked: dict[Path, str] = {}
         self._best: dict[Path, Best] = {}
-        self._expecting = threading.Lock()
+        self._expecting: dict[Path, threading.Lock] = {}
         self._idle: queue.SimpleQueue[WarmWorker] = queue.SimpleQueue()
         for worker in self.workers:
             self._idle.put(worker)
@@ -204,14 +204,13 @@ class WorkerPool:
         if job.reference is None:
             return None
         workload, expected = job.reference.workload, job.reference.expected
-        with self._expecting:
+        with self._expecting.setdefault(workload, threading.Lock()):
             if workload not in self.unchecked and not expected.exists():
-                with self._alone(worker):
-                    reason = (
-                        worker.expect(job.reference, job.target)
-                        if self._local
-                        else "its programs run on a remote device"
-                    )
+                reason = (
+                    worker.expect(job.reference, job.target)  # beside what is timed, like building
+                    if self._local
+                    else "its programs run on a remote device"
+                )
                 if reason:
                     self.unchecked[workload] = reason
         return None if workload in self.unchecked else expected
