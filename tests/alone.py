@@ -12,8 +12,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 AT_MOST = 3
 """More failures than that are no accidents."""
+_FAILED = "tencost/failed"
+"""Where pytest's cache has the names of the last run's failures, unlike its own `lastfailed` of no run before."""
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Note what failed; a hook of pytest, in conftest.py."""
+    reports = [
+        report for word in ("failed", "error") for report in terminalreporter.stats.get(word, [])
+    ]
+    if config.cache is not None:
+        config.cache.set(_FAILED, sorted({_plain(report.nodeid) for report in reports}))
 
 
 def main(root: Path, words: Sequence[str]) -> int:
@@ -21,21 +36,27 @@ def main(root: Path, words: Sequence[str]) -> int:
 
     Args:
         root: of the tests, where pytest keeps its cache.
-        words: those of the run before.
+        words: options of the run before, and which tests it was to run.
     """
-    file = root / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    failed = list(json.loads(file.read_text())) if file.exists() else []
+    file = root / ".pytest_cache" / "v" / _FAILED
+    failed = json.loads(file.read_text()) if file.exists() else []
     if not 0 < len(failed) <= AT_MOST:
         return 1
     names = ", ".join(failed)
     sys.stdout.write(f"Alone, once more: {names}\n")
     sys.stdout.flush()
-    code = subprocess.run(
-        [sys.executable, "-m", "pytest", "--last-failed", *words], cwd=root, check=False
-    ).returncode
+    options = [word for word in words if not (root / word.partition("::")[0]).exists()]
+    command = [sys.executable, "-m", "pytest", *options, *failed]
+    code = subprocess.run(command, cwd=root, check=False).returncode
     if code == 0:
         sys.stdout.write(f"Failed beside other tests and passed alone, to be mended: {names}\n")
     return code
+
+
+def _plain(name: str) -> str:
+    """Return a test's name without the group that pytest-xdist's loadgroup puts after it."""
+    test, at, group = name.rpartition("@")
+    return test if at and "]" not in group and "/" not in group else name
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from hypothesis import settings
 
 import servers
 import toy_project as toy
+from alone import pytest_terminal_summary as pytest_terminal_summary
 from matmuls import make_matmul
 from tencost.config import FeaturesConfig, GraphChoice, HardwareConfig
 from tencost.config.parts import FAMILIES

@@ -141,7 +141,7 @@ def test_train_lists_every_field_with_type_default_and_sentence(
     text = " ".join(printed_help(capsys, "train", "--help").split())
     assert "model.eta Learning rate. [float; default: 0.06]" in text
     assert (
-        "model.num_models Boosters averaged in one model, each from its own seed. [int; default: 3]"
+        "model.num_models Boosters averaged in one model, each from its own seed. [int; default: 1]"
         in text
     )
     assert "model.pool Whose records it is trained on. [own|all; default: own]" in text
