@@ -27,8 +27,9 @@ def pytest_terminal_summary(
     reports = [
         report for word in ("failed", "error") for report in terminalreporter.stats.get(word, [])
     ]
-    if config.cache is not None:
-        config.cache.set(_FAILED, sorted({_plain(report.nodeid) for report in reports}))
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    if cache is not None:
+        cache.set(_FAILED, sorted({_plain(report.nodeid) for report in reports}))
 
 
 def main(root: Path, words: Sequence[str]) -> int:
