@@ -66,6 +66,11 @@ _COMMANDS = [
                 Whole(1),
                 "How often each program ran while it was profiled. [default: found from the order of its kernels]",
             ),
+            option(
+                "--decimal",
+                click.Choice(["point", "comma"]),
+                "The decimal mark of the files' numbers. [default: found from all cells of each file]",
+            ),
         ),
     ),
     Command(

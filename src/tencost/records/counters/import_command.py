@@ -36,7 +36,7 @@ def run(
         root: the project's; its record stores are asked for the programs.
         to: the folder; what an earlier import wrote there is replaced.
         store_uri: the one record store to ask; None: the live one and those of all builds.
-        options: manifest, hardware, warm_up and runs of :func:`read_files`.
+        options: manifest, hardware, warm_up, runs and decimal of :func:`read_files`.
 
     Raises:
         ProfileError: no launch at the paths, or nothing can be written.

@@ -94,6 +94,7 @@ def read_files(
     stores: Sequence[str] = (),
     warm_up: int = 0,
     runs: int | None = None,
+    decimal: str | None = None,
     on_reject: Callable[[Reject], None] = lambda _: None,
     on_progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> ReadProfiles:
@@ -106,6 +107,7 @@ def read_files(
         stores: record stores that know the programs' workloads.
         warm_up: launches of each kernel of a program that are left out.
         runs: how often each program ran while it was profiled; None: found.
+        decimal: the decimal mark of all files of Nsight Compute, "point" or "comma"; None: the cells of each file tell.
         on_reject: is called with each Reject, in order.
         on_progress: is called with how many files are read, how many there are, and what they held so far.
 
@@ -120,7 +122,7 @@ def read_files(
         raise ProfileError(str(error)) from error
     files = [(source, _format_of(source)) for source in sources]
     rows = None if manifest is None else joining.Manifest(manifest)
-    checks = _Checks(on_reject)
+    checks = _Checks(on_reject, None if decimal is None else decimal == "comma")
     programs = Programs(warm_up=warm_up, runs=runs)
     identified: Counter[str] = Counter()
     program_ids: dict[str, None] = {}
@@ -186,8 +188,11 @@ def _names(sources: Sequence[Source]) -> dict[Path, str]:
 class _Checks:
     """Passes launches on, and counts and reports everything else in the files."""
 
-    def __init__(self, on_reject: Callable[[Reject], None]) -> None:
+    def __init__(
+        self, on_reject: Callable[[Reject], None], decimal_comma: bool | None = None
+    ) -> None:
         self._on_reject = on_reject
+        self._decimal_comma = decimal_comma
         self._notes: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self.rejects = Rejects(Path())
         self.launches = 0
@@ -195,7 +200,7 @@ class _Checks:
     def launches_of(self, source: Source, reader: ProfileFormat | Reject) -> Iterator[Launch]:
         """Yield the launches of a file; one without any is a Reject at least."""
         launches, rejects, error = self.launches, self.rejects.count, Note("")
-        for part in _read(source, reader):
+        for part in _read(source, reader, self._decimal_comma):
             if isinstance(part, Note) and part.line:
                 error = part
             elif isinstance(part, Note):
@@ -246,14 +251,16 @@ def _format_of(source: Source) -> ProfileFormat | Reject:
     return Reject(str(source.place), 0, f"expected {layouts}; found {content}")
 
 
-def _read(source: Source, reader: ProfileFormat | Reject) -> Iterator[Launch | Reject | Note]:
+def _read(
+    source: Source, reader: ProfileFormat | Reject, decimal_comma: bool | None
+) -> Iterator[Launch | Reject | Note]:
     """Yield everything in a file, whatever its format is."""
     if isinstance(reader, Reject):
         yield reader
         return
     file = str(source.place)
     try:
-        yield from reader.read(source.path, About("", file, None))
+        yield from reader.read(source.path, About("", file, None, decimal_comma=decimal_comma))
     except (RecordError, OSError) as error:
         yield Reject(file, 0, f"expected a file that can be read: {error}")
 

@@ -53,12 +53,14 @@ class About:
         hardware: the device, where the log does not say it; None: only the log can.
         default: whether `hardware` is for records that name no device alone; else it is that of all whose target may
             name another.
+        decimal_comma: whether the decimal mark of the file's numbers is a comma; None: its cells tell.
     """
 
     dataset: str
     file: str
     hardware: str | None
     default: bool = False
+    decimal_comma: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from tencost.records.reading.opening import TruncatedError
 from tencost.records.reading.protocol import About, first_names
 
 _REQUIRED = ("ID", "Kernel Name", "Metric Name", "Metric Value")
-_RULE = "Rule Name"
 _LOG_LINES = (b"==PROF==", b"==ERROR==", b"ERR_NVGPUCTRPERM")
 
 
@@ -62,7 +61,7 @@ class NcuLongFormat(ProfileFormat):
         return "Metric Name" in names
 
     def read(self, path: Path, about: About) -> Iterator[Launch | Reject | Note]:
-        return _ncu.read_tables(path, about.file, _LongTable)
+        return _ncu.read_tables(path, about, _LongTable)
 
 
 FORMAT = NcuLongFormat()
@@ -74,8 +73,6 @@ class _LongTable(_ncu.Table):
     def __init__(self, file: str, names: Sequence[str], decimal_comma: bool) -> None:
         super().__init__(file, names, decimal_comma)
         self._complete = all(name in names for name in _REQUIRED)
-        if _RULE in names:  # ncu fills the columns of rules, the last ones, in rows of rules only
-            self.least_cells = self.names.index(_RULE)
         self._rows = 0
         self._open: list[_Row] = []
         self._previous: list[_Row] = []
@@ -96,7 +93,7 @@ class _LongTable(_ncu.Table):
         launch, kernel = row.cells["ID"], row.cells["Kernel Name"]
         if not row.cells["Metric Name"]:
             return
-        if not launch.replace(",", "").isdigit() or not kernel:
+        if not _ncu.is_launch_number(launch) or not kernel:
             read = f"{launch!r:.40} and {kernel!r:.40}"
             yield self.reject(line, f"expected a launch's number and its kernel, found {read}")
             return

@@ -80,7 +80,7 @@ class NcuWideFormat(ProfileFormat):
             MissingDependencyError: a sheet, and openpyxl is not installed.
         """
         lines = _sheet_lines if read_head(path).startswith(_ZIP) else text_lines
-        return _ncu.read_tables(path, about.file, _WideTable, lines)
+        return _ncu.read_tables(path, about, _WideTable, lines)
 
 
 FORMAT = NcuWideFormat()
@@ -129,10 +129,16 @@ def _sheet_rows(path: Path, load: Callable[..., Any]) -> Iterator[tuple[int, lis
             for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
                 if number > _MOST_ROWS:
                     raise TruncatedError(f"expected {_MOST_ROWS} rows at most")
-                cells = ["" if cell is None else str(cell) for cell in row]
+                cells = [_sheet_cell(cell) for cell in row]
                 width = max(width, *(at for at, cell in enumerate(cells, 1) if cell), 0)
                 if any(cells):
                     yield number, (cells + [""] * width)[:width]
+
+
+def _sheet_cell(cell: object) -> str:
+    """Return a sheet's cell as text; a number with a fraction has four decimals or more, which are no thousands."""
+    text = "" if cell is None else str(cell)
+    return f"{text}000" if isinstance(cell, float) and "." in text and "e" not in text else text
 
 
 class _WideTable(_ncu.Table):
@@ -218,7 +224,7 @@ class _WideTable(_ncu.Table):
     def _launch(self, line: int, cells: Sequence[str], identity: dict[str, str]) -> Launch | Reject:
         assert self._columns is not None
         launch, kernel = identity["ID"], identity["Kernel Name"]
-        if not kernel or not launch.replace(",", "").removesuffix(".0").isdigit():
+        if not kernel or not _ncu.is_launch_number(launch):
             read = f"{launch!r:.40} and {kernel!r:.40}"
             return self.reject(line, f"expected a launch's number and its kernel, found {read}")
         values = np.full(len(self._columns.names), np.nan)
