@@ -11,10 +11,11 @@ import polars as pl
 import pytest
 
 from tencost.errors import RecordError
+from tencost.programs.codegen.vector_math import VERSION
 from tencost.records.databases import import_dataset
 from tencost.records.fetch.unpack import unpack
 from tencost.records.query_tables import Tables
-from tencost.store.generator import UNKNOWN, age, generator, inferred, preferred
+from tencost.store.generator import MATH_SINCE, UNKNOWN, age, generator, inferred, preferred
 from tencost.store.ids import record_id
 from tencost.store.migration import migrate_store
 from tencost.store.reading import of_preferred_generator
@@ -25,6 +26,7 @@ from tencost.store.status import Status
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v4"}
 LIBM = generator(0, "0.27.0.post1", 22)
 VECTORS = generator(1, "0.27.0.post1", 22)
+WHOLE_ERF = generator(2, "0.27.0.post1", 22)
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 HARDWARE = "epyc-avx512-1c"
@@ -60,7 +62,9 @@ def test_an_unknown_generator_is_no_part_of_the_id() -> None:
 
 def test_newer_versions_are_newer() -> None:
     old = generator(1, "0.9.1", 22)
-    assert sorted([VECTORS, UNKNOWN, old, LIBM], key=age) == [UNKNOWN, LIBM, old, VECTORS]
+    assert sorted([WHOLE_ERF, VECTORS, UNKNOWN, old, LIBM], key=age) == [
+        UNKNOWN, LIBM, old, VECTORS, WHOLE_ERF,
+    ]  # fmt: skip
     assert age(generator(1, "0.27.0.post1", 9)) < age(VECTORS)
 
 
@@ -77,7 +81,20 @@ def test_the_newest_generator_with_enough_programs_is_preferred() -> None:
         ("llvm", "0.27.0.post1", {"tencost": "0.1.0", "llvm": 22}, None, 1.9e9, LIBM),
         ("llvm", "0.27.0.post1", {"tencost": "0.2.0", "llvm": 22}, None, 1795351091.0, LIBM),
         ("llvm", "0.27.0.post1", {"tencost": "0.2.0", "llvm": 22}, None, 1795351092.0, VECTORS),
-        ("llvm", "0.27.0.post1", {"population": 9}, {"tencost": "0.2.0"}, 1.9e9, VECTORS),
+        ("llvm", "0.27.0.post1", {"tencost": "0.2.0", "llvm": 22}, None, 1795816741.0, VECTORS),
+        ("llvm", "0.27.0.post1", {"tencost": "0.2.0", "llvm": 22}, None, 1795816742.0, WHOLE_ERF),
+        ("llvm", "0.27.0.post1", {"population": 9}, {"tencost": "0.2.0"}, 1.9e9, WHOLE_ERF),
+        ("llvm", "0.27.0.post1", {"tencost": "0.2.0", "vector_math": 1}, None, 1.9e9, WHOLE_ERF),
+        ("llvm", "0.27.0.post1", {"tencost": "0.2.0", "vector_math": 1}, None, None, VECTORS),
+        ("llvm", "0.27.0.post1", {"tencost": "0.3", "vector_math": 0}, None, 1.9e9, LIBM),
+        (
+            "llvm",
+            "0.27.0.post1",
+            {"tencost": "0.3", "vector_math": 3},
+            None,
+            1.9e9,
+            generator(3, "0.27.0.post1", 22),
+        ),
         (
             "llvm",
             "0.27.0.post1",
@@ -100,6 +117,11 @@ def test_what_a_record_tells_of_its_generator(
     as_text = [json.dumps(one) if isinstance(one, dict) else one for one in (config, info)]
     for first, second in ((config, info), as_text):
         assert inferred(kind, engine, first, second, when) == expected  # type: ignore[arg-type]
+
+
+def test_workers_of_today_are_of_the_newest_version_that_is_told_by_time() -> None:
+    assert len(MATH_SINCE) == VERSION, "a version without the time of its commit"
+    assert sorted(MATH_SINCE) == [*MATH_SINCE]
 
 
 def test_programs_of_two_generators_are_two_records_and_one_answers(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The code generator of a record: who turned the program into machine code, as one line of text.
 
-    math-1 tvm-0.27.0.post1 llvm-22 flags-none
+    math-2 tvm-0.27.0.post1 llvm-22 flags-none
 
     math    version of our vector mathematics (programs.codegen.vector_math); 0: libm's functions, one number at a time
     tvm     version of TVM
@@ -27,10 +27,12 @@ UNKNOWN = "unknown"
 """The generator of a record whose log does not tell; null in a table."""
 ENOUGH_PROGRAMS = 8
 """Programs with times that a generator needs on a workload to be preferred to an older one, as a gate's crowd."""
-VECTOR_MATH_SINCE = 1795351092.0
-"""2026-11-22 12:38:12 UTC, seconds since 1970: commit ce93178 brought vector mathematics to the measuring workers.
+MATH_SINCE = (1795351092.0, 1795816742.0)
+"""Seconds since 1970 from which on measuring workers had version 1, version 2, ... of our vector mathematics.
 
-Sessions of tencost 0.2.0 name their mathematics only since schema version 4; this tells the earlier ones apart.
+2026-11-22 12:38:12 UTC: commit ce93178 brought vector mathematics. Sessions of tencost 0.2.0 name their version only
+since schema version 4; the times tell the earlier sessions apart. 2026-11-27 21:59:02 UTC: commit 25adcef keeps the erf
+of a vector whole. Sessions after it went on naming version 1 for a day.
 """
 BUNDLED_LLVM = {"0.27.0.post1": 22}
 """LLVM in the wheel of apache-tvm that a release of tencost was pinned to, for records that do not tell."""
@@ -94,10 +96,10 @@ def inferred(
     math = config.get("vector_math")
     if math is None and (target_kind != "llvm" or not release or release in _BEFORE_VECTOR_MATH):
         math = 0
-    elif math is None:
-        if timestamp is None:
-            return UNKNOWN
-        math = int(timestamp >= VECTOR_MATH_SINCE)
+    elif math is None and timestamp is None:
+        return UNKNOWN
+    elif math in (None, 1) and timestamp is not None:
+        math = max(math or 0, sum(timestamp >= since for since in MATH_SINCE))
     llvm = config.get("llvm") or BUNDLED_LLVM.get(engine_version)
     return generator(int(math), engine_version, llvm, str(config.get("flags") or "none"))
 

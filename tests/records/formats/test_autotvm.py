@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,7 @@ def test_columns(tmp_path: Path) -> None:
     assert row["workload_id"] == text_id("autotvm", canonical_json(TASK[1:]))
     program = {"code_hash": None, "entity": ENTITIES, "index": 7}
     assert json.loads(row["program"]) == program
+    del program["index"]
     assert row["program_id"] == text_id(row["workload_id"], "cuda", canonical_json(program))
     assert row["record_id"] == text_id(row["program_id"], canonical_target(target), "gadget")
     assert json.loads(row["target"]) == target
@@ -201,6 +202,24 @@ def test_ids_do_not_depend_on_spelling(tmp_path: Path) -> None:
     lines = [spelled("1"), spelled("1.0", separators=(",", ":")), spelled("1e0"), spelled("2")]
     ids = [row["record_id"] for row in rows(read_lines(tmp_path, *lines))]
     assert ids[0] == ids[1] == ids[2] != ids[3]
+
+
+@pytest.mark.parametrize("make", [new_line, old_line])
+@pytest.mark.parametrize("unusual", [False, True])
+def test_a_configuration_has_one_id_whatever_its_index_and_keeps_its_line(
+    tmp_path: Path, make: Callable[..., dict[str, Any]], unusual: bool
+) -> None:
+    name = "index" if make is new_line else "i"
+    extra = {"note": 1} if unusual else {}
+    configs: list[dict[str, Any]] = [{name: index} | extra for index in (0, 7, 10**12)]
+    configs += [{name: None} | extra] * unusual
+    lines = [make(config=config) for config in configs]
+    batch = read_lines(tmp_path, *lines)
+    assert len({row["record_id"] for row in rows(batch)}) == 1
+    written = [json.loads(line) for line in write_lines(batch.records)]
+    assert written == lines
+    other = make(config={name: 7, ("entity" if make is new_line else "e"): ENTITIES[:3]} | extra)
+    assert rows(read_lines(tmp_path, other))[0]["record_id"] != rows(batch)[0]["record_id"]
 
 
 def test_templates_of_one_task_are_different_programs(tmp_path: Path) -> None:

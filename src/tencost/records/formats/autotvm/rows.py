@@ -1,9 +1,10 @@
 """Lines of AutoTVM logs as rows of the record schema, some thousand at a time.
 
 In the store, `program` is ``{"code_hash", "entity", "index"}``, keys sorted, with "template" where an old line names
-one, and what else its config holds. `foreign` is ``{"format": "autotvm", "version", "tvm_version", "input",
-"error_no"}`` with "costs" where the record is not ok (a cost that is not finite as text) and "extra" for other keys of
-the line.
+one, and what else its config holds. The id of a program is made of all that but the index, which counts in a search
+space that depends on TVM's version: one configuration in logs of two versions is one program. `foreign` is ``{"format":
+"autotvm", "version", "tvm_version", "input", "error_no"}`` with "costs" where the record is not ok (a cost that is not
+finite as text) and "extra" for other keys of the line.
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ class AutotvmRows(TunerRows):
         good = result.error_no == 0 and costs and min(costs) > 0.0 and max(costs) < FAILURE_SECONDS
         outcome = None if good else (result.error_no, costs)
         facts = bytes(plain_line.input), plain_line.tvm_version, plain_line.version
-        self._append(number, (*facts, outcome), facts, _encode(config), result)
+        program = _encode(config)
+        # The index is the last field, and counts in a space that depends on TVM's version: no part of the id.
+        identity = program[: program.rindex(b',"index":')] + b"}"
+        self._append(number, (*facts, outcome), facts, program, result, identity)
 
     def _add_typed(self, number: int, line: Line) -> None:
         """Take a line of any form; the result is the same as `_add_plain`'s.
@@ -108,7 +112,8 @@ class AutotvmRows(TunerRows):
         facts = compact_json(inputs).encode(), line.tvm_version, float(line.version)
         extra = compact_json(line.extra) if line.extra else ""
         text = compact_json(program, sort_keys=True).encode()
-        identity = canonical_json(program).encode()
+        point = {name: field for name, field in program.items() if name != "index"}
+        identity = canonical_json(point).encode()
         self._append(number, (*facts, outcome, extra), facts, text, result, identity, extra)
 
     def _append(
@@ -118,7 +123,7 @@ class AutotvmRows(TunerRows):
         facts: tuple[bytes, str | None, float],
         program: bytes,
         result: Result,
-        identity: bytes | None = None,
+        identity: bytes,
         extra: str = "",
     ) -> None:
         self.append(
