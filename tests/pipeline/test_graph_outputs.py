@@ -110,17 +110,6 @@ def test_words_are_as_seen_from_the_project_inside(project: Path) -> None:
     assert graph_outputs.pipeline_words(project, ("records",)) == (project, ("records",))
 
 
-def test_where_the_registry_is_gone_its_mark_goes(project: Path) -> None:
-    for hardware in ("cortex-a76", "myriad-vpu"):
-        mark = graph_outputs.graph_mark(project, "cg-sample", hardware)
-        assert mark is not None
-        _write(mark, "{}")
-    _write(project / "mlruns/registered/cg-sample/myriad-vpu.json", "{}")
-    graph_outputs.remove_lost_marks(project)
-    marks = sorted((project / "graphs/data/registered/cg-sample").iterdir())
-    assert [mark.name for mark in marks] == ["myriad-vpu.json"]
-
-
 def test_the_stages_write_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "graphs")
     config, root = compose(["dataset=cg-sample", "graph_split=by_family", "paths.models=elsewhere"])

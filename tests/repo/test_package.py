@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import tencost
+from tencost.models.trees.booster import XGBOOST_RANGE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,6 +61,13 @@ def test_tvm_is_exact_and_the_rest_of_the_tuner_are_ranges() -> None:
     for name, requirement in requirements("tuner").items():
         operators = sorted(item.operator for item in requirement.specifier)
         assert operators == (["=="] if name.startswith("apache-tvm") else ["<", ">="]), requirement
+
+
+def test_the_extras_bring_an_xgboost_that_loads_trees() -> None:
+    low, high = XGBOOST_RANGE
+    for extra in ("tuner", "latency"):
+        asked = requirements(extra)["xgboost-cpu"].specifier
+        assert {str(item) for item in asked} == {f">={low}", f"<{high}"}, extra
 
 
 def test_the_lowest_versions_were_tried() -> None:

@@ -6,6 +6,7 @@ A process that dies here is the failure that these tests are about.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+import xgboost
 
 from tencost.config.parts import FAMILIES
 from tencost.errors import BundleError
@@ -25,6 +27,7 @@ from tencost.models.neural.weights import read_weights, write_weights
 from tencost.models.programs.bundle import BundleInfo, load_bundle, plain_config, save_bundle
 from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.ranker import Samples, make_ranker
+from tencost.models.trees.booster import load_booster
 from tencost.models.trees.ubjson import read_ubjson
 
 SPEC = FeatureSpec(
@@ -251,6 +254,33 @@ def test_weights_broken_anywhere_are_refused_or_score(
 def test_ubjson_is_read_strictly(content: bytes, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         read_ubjson(content)
+
+
+@pytest.mark.parametrize("version", ["2.1.4", "3.0.5", "4.0.0"])
+@pytest.mark.parametrize("family", ["xgb", "tvm_xgb", "blend"])
+def test_trees_are_not_scored_by_an_xgboost_that_may_read_other_values(
+    whole: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, family: str, version: str
+) -> None:
+    """XGBoost 2.1.4 and 3.0.5 read another base_score from a file of 3.2 without an error."""
+    folder = whole(family)
+    monkeypatch.setattr(xgboost, "__version__", version)
+    command = re.escape("pip uninstall -y xgboost xgboost-cpu; pip install 'xgboost-cpu>=3.1,<4'")
+    with pytest.raises(
+        BundleError, match=rf"expected XGBoost >= 3.1 and < 4 .* found {version}.*{command}"
+    ):
+        load_bundle(folder)
+
+
+@pytest.mark.parametrize("major", [2, 4])
+def test_trees_of_another_major_release_are_refused(
+    whole: Callable[[str], Path], tmp_path: Path, major: int
+) -> None:
+    content = (whole("xgb") / "model_0.ubj").read_bytes()
+    head, _, version = content.rpartition(b"version")
+    other = version.replace(b"i\x03", b"i" + bytes([major]), 1)
+    (tmp_path / "model.ubj").write_bytes(head + b"version" + other)
+    with pytest.raises(BundleError, match=rf"for trees of XGBoost {major}, found 3\."):
+        load_booster(tmp_path / "model.ubj")
 
 
 def test_ubjson_is_what_xgboost_says_as_json(whole: Callable[[str], Path]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import xgboost
 
 from tencost import __version__
 from tencost.tracking import provenance
@@ -102,7 +103,14 @@ def test_the_version_is_that_of_the_code_that_runs(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(provenance, "version", missing)
     python = "{}.{}".format(*sys.version_info)
-    assert installed_versions() == {"python": python, "tencost": __version__}
+    expected = {"python": python, "tencost": __version__, "xgboost": xgboost.__version__}
+    assert installed_versions() == expected
+
+
+def test_the_xgboost_that_runs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package xgboost, installed after xgboost-cpu, replaces its module and leaves its metadata."""
+    monkeypatch.setattr(xgboost, "__version__", "2.1.4")
+    assert installed_versions()["xgboost"] == "2.1.4"
 
 
 def test_versions() -> None:

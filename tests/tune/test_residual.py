@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tencost.errors import TuneError
+from tencost.errors import BundleError, TuneError
 from tencost.features.rows.ragged import Ragged
 from tencost.tune.residual import Residual, aggregate, squash
 
@@ -124,6 +125,17 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "state").open("wb") as file:
         np.savez(file, version=np.int64(99))
     with pytest.raises(TuneError, match="version 1, found 99"):
+        Residual.load(tmp_path / "state")
+
+
+def test_a_correction_is_not_applied_by_another_xgboost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    residual, *_ = learnt()
+    residual.fit()
+    residual.save(tmp_path / "state")
+    monkeypatch.setattr(xgboost, "__version__", "3.0.5")
+    with pytest.raises(BundleError, match=r"expected XGBoost .* found 3\.0\.5"):
         Residual.load(tmp_path / "state")
 
 

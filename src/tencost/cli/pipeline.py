@@ -12,7 +12,7 @@ import click
 
 from tencost import signals
 from tencost.cli.grammar import Command, PathType, Text, option
-from tencost.cli.pipeline_plan import plan_pipeline
+from tencost.cli.pipeline_plan import plan_pipeline, registrations
 from tencost.cli.pipeline_run import PipelineProgress, repro, repro_plan
 
 
@@ -102,7 +102,6 @@ def _pipeline(words: tuple[str, ...]) -> None:
     folder, words = graph_outputs.pipeline_words(root, words)
     if folder != root:
         graph_outputs.report_old_outputs(root)
-        graph_outputs.remove_lost_marks(root)
     allow_no_git(folder)
     # Stages are `tencost <stage>`: of this installation, where its scripts are not on the path, too.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
@@ -113,9 +112,39 @@ def _pipeline(words: tuple[str, ...]) -> None:
     else:
         with PipelineProgress(folder, planned) as progress:
             code = repro_plan(planned, progress)
+    if code == 0 and "--dry" not in words:
+        code = _register_missing(root, folder, words)
     if signals.terminated():
         raise click.Abort
     raise SystemExit(code)
+
+
+def _register_missing(root: Path, folder: Path, words: tuple[str, ...]) -> int:
+    """Run the stages of registration whose winner the registry lacks; return DVC's exit code."""
+    targets = [
+        word.removeprefix("dvc.yaml:")
+        for word in words
+        if not word.startswith("-") and word != "dvc.yaml"
+    ]
+    stages = registrations(folder, targets)
+    if not stages:
+        return 0
+    from tencost.register.stage import is_registered
+
+    for registration in stages:
+        if is_registered(root, registration.mark):
+            continue
+        lacks = f"{registration.stage}: the registry lacks the model that was evaluated"
+        if not registration.runnable:
+            sys.stderr.write(
+                f"{lacks}, and its files are not here: dvc pull, then tencost pipeline\n"
+            )
+            continue
+        sys.stderr.write(f"{lacks}\n")
+        code = repro(("--single-item", "--force", "--", registration.stage))
+        if code:
+            return code
+    return 0
 
 
 PIPELINE = Command(
@@ -123,8 +152,8 @@ PIPELINE = Command(
     _pipeline,
     "Run every stage that is out of date.\n\nIt is `dvc repro`, with its stages and (after --) its options, on sound "
     "files: a dvc.lock that a kill cut off is restored first, and the items of params.yaml are written from its "
-    "lists. With graphs/dvc.yaml, or graphs/dvc.yaml:<stage>, it runs the pipeline of whole networks, a DVC project "
-    "of its own.",
+    "lists. Evaluated models that the registry lacks are registered. With graphs/dvc.yaml, or "
+    "graphs/dvc.yaml:<stage>, it runs the pipeline of whole networks, a DVC project of its own.",
     examples=(
         "tencost pipeline",
         "tencost pipeline records",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
@@ -78,6 +78,21 @@ class PipelinePlan:
         return remaining
 
 
+@dataclass(frozen=True)
+class Registration:
+    """A stage whose effect is outside DVC: a version of a registered model.
+
+    Attributes:
+        stage: its name.
+        mark: its output, which is never cached: the file that says what was offered to the registry.
+        runnable: whether all its inputs are here.
+    """
+
+    stage: str
+    mark: Path
+    runnable: bool
+
+
 def plan_pipeline(folder: Path) -> PipelinePlan | None:
     """Return what is to be done in the DVC project of a folder; None where DVC cannot say, as `dvc repro` will."""
     from dvc.exceptions import DvcException
@@ -106,6 +121,29 @@ def plan_pipeline(folder: Path) -> PipelinePlan | None:
             _most_workers(),
         )
     return None
+
+
+def registrations(folder: Path, targets: Sequence[str] = ()) -> list[Registration]:
+    """Return the stages that register what dvc.lock says is evaluated.
+
+    DVC does not run such a stage for a mark that is missing where it is asked to allow that (`--pull`,
+    `--allow-missing`), nor for a registry that lacks what the mark is of.
+
+    Args:
+        folder: of the DVC project.
+        targets: stages, with or without an item, that count; all where none is named.
+    """
+    from dvc.repo import Repo
+
+    with Repo(str(folder)) as repo, repo.lock:
+        return [
+            Registration(stage.addressing, Path(out.fs_path), all(dep.exists for dep in stage.deps))
+            for stage in repo.index.stages
+            for out in stage.outs
+            if out.persist and not out.use_cache
+            if not targets or {stage.addressing, stage.addressing.partition("@")[0]} & {*targets}
+            if not stage.changed(allow_missing=True)
+        ]
 
 
 def told_seconds(name: str, meta: Mapping[str, Any]) -> float | None:

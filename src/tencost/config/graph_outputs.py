@@ -62,14 +62,6 @@ def graph_mark(root: Path, dataset: str, hardware: str) -> Path | None:
     return project and project / "data" / "registered" / dataset / f"{hardware}.json"
 
 
-def remove_lost_marks(root: Path) -> None:
-    """Remove the marks of registrations that are no longer in mlruns/, so that DVC runs their stages again."""
-    for mark in sorted((root / FOLDER / "data" / "registered").glob("*/*.json")):
-        original = root / PathsConfig().registry / mark.parent.name / mark.name
-        if graph_project(root) and not original.is_file():
-            mark.unlink()
-
-
 def old_outputs(root: Path) -> list[tuple[Path, Path]]:
     """Return (old, new) place of each output that an earlier version left in data/; none without the pipeline."""
     if graph_project(root) is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 from rich.console import Console
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -99,7 +100,11 @@ def steering(
 def _registered(uri: str, hardware: HardwareConfig, root: Path) -> Steering:
     from tencost.register.pull import pull
 
-    bundle = load_bundle(pull(uri, root=root), target_kind=hardware.target["kind"])
+    bundle = load_bundle(
+        pull(uri, root=root),
+        target_kind=hardware.target["kind"],
+        tvm_version=str(tvm.__version__),
+    )
     spec = bundle.info.feature_spec
     device = attributes(hardware) if spec.device_columns else {}
     name = uri if ":/" in uri else Path(uri).name  # a folder's place says nothing elsewhere

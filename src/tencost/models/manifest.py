@@ -16,6 +16,7 @@ is refused, so is one that lacks a listed file. Loading and scoring need neither
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -220,6 +221,19 @@ def unfit(folder: Path, error: BaseException) -> BundleError:
     return BundleError(
         f"bundle {folder}: its parts do not fit together ({type(error).__name__}: {error}). Pull or train it again."
     )
+
+
+def version_in_range(version: str, bounds: tuple[str, str]) -> bool:
+    """Whether a release number lies in [low, high); suffixes such as .post1 or +cpu are ignored."""
+    return _release(bounds[0]) <= _release(version) < _release(bounds[1])
+
+
+def _release(version: str) -> tuple[int, int, int]:
+    match = re.match(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
+    if match is None:
+        raise BundleError(f"expected a version such as 0.27.0, found {version!r}")
+    major, minor, patch = (int(part or 0) for part in match.groups())
+    return major, minor, patch
 
 
 def hash_weights(folder: Path) -> dict[str, str]:

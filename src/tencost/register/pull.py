@@ -365,7 +365,9 @@ def _verified(champion: Champion) -> Path:
 
 def _connect(tracking: str) -> Any:
     if is_absent(tracking):
-        raise _UnreachableError(f"there is no registry at {without_secrets(tracking)}")
+        raise _UnreachableError(
+            f"there is no registry at {without_secrets(tracking)}; `tencost register` makes one of evaluated models"
+        )
     with _reaching(tracking):
         from mlflow import MlflowClient
 

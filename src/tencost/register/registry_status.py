@@ -254,7 +254,7 @@ def _existing_registry(root: Path) -> Iterator[Any]:
     uri = registry_uri(root)
     if is_absent(uri):
         raise RegistryError(
-            f"there is no registry at {without_secrets(uri)}. Run `dvc repro` first."
+            f"there is no registry at {without_secrets(uri)}. Register a model: tencost pipeline"
         )
     with explain_server_errors(uri):
         yield registry.connect(uri)

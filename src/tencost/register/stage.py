@@ -4,8 +4,9 @@ It is the same for models of programs (:mod:`tencost.register.programs`) and of 
 (:mod:`tencost.register.networks.stage`), which say what they offer and how it is judged.
 
 For DVC it writes mlruns/registered/<dataset>/<hardware>.json: the registered model and the digest of the content that
-was offered to it. It lies beside the registry, so that where the registry is lost DVC runs the stage again; version
-numbers and times are in the registry alone.
+was offered to it. It lies beside the registry, so that where the registry is lost DVC runs the stage again, and
+`tencost pipeline` asks the registry for that content (:func:`is_registered`); version numbers and times are in the
+registry alone.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from tencost.config import Config
 from tencost.errors import RegistryError
 from tencost.evaluate.leaderboard import Board, Row
 from tencost.register import registry
+from tencost.register.pull import is_absent, registry_uri
 from tencost.register.registry import Offer, Version
 from tencost.register.verdict import YES, PromotionVerdict
 from tencost.tracking import runs as tracking
+from tencost.tracking.server_check import explain_server_errors
 from tencost.writing import whole_file
 
 R = TypeVar("R", bound=Row)
@@ -171,6 +174,26 @@ def run(
     return verdict
 
 
+def is_registered(root: Path, mark: Path) -> bool:
+    """Say whether the project's registry has the content that a mark says was offered to it; False without a mark.
+
+    Raises:
+        RegistryError: the registry does not answer.
+    """
+    uri = registry_uri(root)
+    if not mark.is_file() or is_absent(uri):
+        return False
+    offered = orjson.loads(mark.read_bytes())
+    with explain_server_errors(uri):
+        versions = registry.list_versions(registry.connect(uri), offered["model"])
+    return offered["content_digest"] in map(_offered_content, versions)
+
+
+def _offered_content(version: Version) -> str:
+    """Return the digest of the content that was offered: the twin's where the version was fitted on all records."""
+    return version.tags.get(registry.TWIN_TAG) or version.tags.get(registry.CONTENT_TAG, "")
+
+
 def _training_run(client: Any, subject: RegistrationSubject[R, V], seeds: tuple[int, ...]) -> str:
     """Return the run that trained the winner; a new one with its bundles where this registry does not have it."""
     cfg, (folder, digest) = subject.cfg, subject.training()
@@ -207,9 +230,8 @@ def _write(
 
 
 def _write_mark(path: Path, version: Version) -> None:
-    """Write which content, a twin's if it has one, was offered to the registry."""
-    offered = version.tags.get(registry.TWIN_TAG) or version.tags[registry.CONTENT_TAG]
-    mark = {"model": version.name, "content_digest": offered}
+    """Write which content was offered to the registry."""
+    mark = {"model": version.name, "content_digest": _offered_content(version)}
     with whole_file(path) as partial:
         partial.write_bytes(
             orjson.dumps(mark, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ _PACKAGES = {
     "tvm": ("apache-tvm",),
     "tvm_ffi": ("apache-tvm-ffi",),
     "torch": ("torch",),
-    "xgboost": ("xgboost-cpu", "xgboost"),
     "numpy": ("numpy",),
     "mlflow": ("mlflow", "mlflow-skinny"),
 }
@@ -76,6 +76,10 @@ def installed_versions() -> dict[str, str]:
         for package in reversed(packages):  # the first one that is installed counts
             with suppress(PackageNotFoundError):
                 versions[name] = version(package)
+    if find_spec("xgboost"):  # two packages install it, the later one over the other's files
+        import xgboost
+
+        versions["xgboost"] = xgboost.__version__
     return versions
 
 

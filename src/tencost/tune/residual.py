@@ -26,6 +26,7 @@ import xgboost as xgb
 
 from tencost.errors import TuneError
 from tencost.features.rows.ragged import FloatArray, Ragged
+from tencost.models.trees.booster import parse_booster
 from tencost.tune.guard import Guard
 
 Doubles = npt.NDArray[np.float64]
@@ -177,6 +178,7 @@ class Residual:
 
         Raises:
             TuneError: missing, damaged, or written by another version.
+            BundleError: the installed XGBoost does not fit the trees.
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as state:
@@ -192,8 +194,7 @@ class Residual:
                 loaded._features, loaded._base = state["features"], state["base"]
                 loaded._latency, loaded._group = state["latency_s"], state["group"]
                 if state["booster"].size:
-                    loaded._booster = xgb.Booster({"nthread": 1})
-                    loaded._booster.load_model(bytearray(state["booster"].tobytes()))
+                    loaded._booster = parse_booster(state["booster"].tobytes())
                     recent = loaded._latency[-MAX_PROGRAMS:]
                     loaded._num_ran = int(np.isfinite(recent).sum())
                 guard = None

@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.errors import BundleError
+from tencost.models.manifest import version_in_range
 from tencost.models.trees.checks import check_trees
 
 Scores = npt.NDArray[np.float64]
 
+XGBOOST_RANGE = ("3.1", "4")
+"""XGBoost releases that tencost's extras ask for: from the first, up to but without the second."""
 LEAST_SHARE = 0.05
 """Share of all hessians that a leaf may have to have at most."""
 
@@ -92,27 +95,44 @@ def predict_rows(booster: Any, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.
 
 
 def load_booster(path: Path) -> Any:
-    """Load UBJSON weights for serving on one thread, after every node was looked at.
+    """Load UBJSON weights for serving on one thread, see :func:`parse_booster`.
 
     Raises:
-        BundleError: no trees that can be loaded and walked.
+        BundleError: no trees that can be loaded and walked, or the installed XGBoost does not fit them.
     """
-    content = path.read_bytes()
     try:
-        check_trees(content)
+        return parse_booster(path.read_bytes())
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from error
     except (ValueError, TypeError) as error:
+        reason = (str(error).splitlines() or ["no reason"])[0]
         raise BundleError(
-            f"{path}: expected boosted trees as tencost writes them (UBJSON), found others: {error}. Pull or train "
+            f"{path}: expected boosted trees as tencost writes them (UBJSON), found others: {reason}. Pull or train "
             "the model again."
         ) from error
+
+
+def parse_booster(content: bytes) -> Any:
+    """Return the xgboost.Booster of UBJSON for serving on one thread, after every node was looked at.
+
+    Raises:
+        BundleError: the installed XGBoost is none of XGBOOST_RANGE, or of another major release than the one that wrote
+            the trees: such a release may read other values from them without an error.
+        ValueError, TypeError: no trees that can be loaded and walked.
+    """
+    major = check_trees(content)
     import xgboost
 
+    # The packages xgboost and xgboost-cpu install the same module, so only the module knows which release runs.
+    version = xgboost.__version__
+    if version.split(".")[0] != str(major) or not version_in_range(version, XGBOOST_RANGE):
+        low, high = XGBOOST_RANGE
+        raise BundleError(
+            f"expected XGBoost >= {low} and < {high} for trees of XGBoost {major}, found {version}, which may give "
+            f"other scores: pip uninstall -y xgboost xgboost-cpu; pip install 'xgboost-cpu>={low},<{high}'"
+        )
     booster = xgboost.Booster({"nthread": 1})
-    try:
-        booster.load_model(bytearray(content))
-    except xgboost.core.XGBoostError as error:
-        reason = (str(error).splitlines() or ["no reason"])[0]
-        raise BundleError(f"{path}: XGBoost cannot load it: {reason}") from error
+    booster.load_model(bytearray(content))
     return booster
 
 

@@ -34,8 +34,8 @@ _ROOT_PARENT = 2**31 - 1
 _LEAF = -1
 
 
-def check_trees(content: bytes) -> None:
-    """Look at every node of XGBoost UBJSON.
+def check_trees(content: bytes) -> int:
+    """Look at every node of XGBoost UBJSON; return the major release of the XGBoost that wrote it.
 
     Raises:
         ValueError, TypeError: not such a file, or trees that cannot be walked; the message says what was found where.
@@ -66,6 +66,10 @@ def check_trees(content: bytes) -> None:
     _keys("gradient_booster", booster, ("model", "name"))
     _expect("gradient_booster.name", booster.get("name"), "gbtree")
     _check_forest(_part(booster, "model"), columns)
+    version = _plain(model.get("version"))
+    if not (isinstance(version, list) and version and type(version[0]) is int):
+        raise ValueError(f"version is {str(version)[:40]}")
+    return version[0]
 
 
 def _check_forest(forest: dict[str, Any], columns: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from tencost.models.manifest import (
     read_kind,
     save_bundle,
     unfit,
+    version_in_range,
 )
 from tencost.models.programs.bundle.calibration import Calibration
 from tencost.models.programs.bundle.checks import check_fields, try_out
@@ -191,19 +191,6 @@ def load_bundle(
     except UNFIT_PARTS as error:
         raise unfit(folder, error) from error
     return Bundle(folder, info, ranker)
-
-
-def version_in_range(version: str, bounds: tuple[str, str]) -> bool:
-    """Whether a release number lies in [low, high); suffixes such as .post1 or +cpu are ignored."""
-    return _release(bounds[0]) <= _release(version) < _release(bounds[1])
-
-
-def _release(version: str) -> tuple[int, int, int]:
-    match = re.match(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
-    if match is None:
-        raise BundleError(f"expected a version such as 0.27.0, found {version!r}")
-    major, minor, patch = (int(part or 0) for part in match.groups())
-    return major, minor, patch
 
 
 def model_settings(folder: Path, info: BundleInfo) -> ModelConfig:
