@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -60,6 +61,20 @@ def test_all_programs_are_measured_once_and_reach_the_store(
     assert store.read().height == 12
 
 
+def test_measurements_of_another_target_do_not_count(
+    small_root: Path, configured: Callable[..., Config]
+) -> None:
+    """The hardware's description was edited: its name stays, its programs are others."""
+    stage.run(configured("measure.pack=false", ONE), small_root)
+    collection, hardware = Collection(small_root / "measured" / "small"), configured().hardware
+    tasks = collection.tasks(0.0)
+    measured = stage.resolve_hardware(hardware)
+    assert plan_measurements(collection, tasks, measured) == []
+    other = replace(measured, target={**measured.target, "mcpu": "x86-64-v3"})
+    blocks = plan_measurements(collection, tasks, other)
+    assert sum(len(block.programs) for block in blocks) == 12
+
+
 def test_shards_measure_disjoint_parts_that_merge_by_copying(
     small_root: Path, tmp_path: Path, configured: Callable[..., Config]
 ) -> None:
@@ -74,9 +89,9 @@ def test_shards_measure_disjoint_parts_that_merge_by_copying(
     merged = import_dataset(small_root / "measured" / "small", "small").records
     assert len({record.provenance.timestamp for record in merged}) > 1
     assert all(record.provenance.execution_config for record in merged), "both hosts' sessions"
-    cfg = configured()
     collection = Collection(small_root / "measured" / "small")
-    assert plan_measurements(collection, collection.tasks(0.0), cfg.hardware, (0, 1)) == []
+    measured = stage.resolve_hardware(configured().hardware)
+    assert plan_measurements(collection, collection.tasks(0.0), measured, (0, 1)) == []
 
 
 @pytest.mark.parametrize("shard", ["2/2", "x", "1", "-1/2", "1/0"])

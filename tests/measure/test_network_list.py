@@ -73,6 +73,7 @@ def test_a_list_goes_on_where_it_was(tmp_path: Path, capfd: pytest.CaptureFixtur
     printed = capfd.readouterr().err
     assert "bert_tiny-s16: " in printed
     assert "bert_tiny-s8: " not in printed
+    assert "1 networks of the list are in the collection by name and stay as they were" in printed
     collect_networks(config, tmp_path, listed=True)
     assert "tasks" not in capfd.readouterr().err
 

@@ -29,7 +29,7 @@ from tencost.programs.trace.replay import error_line, load_module
 from tencost.records.formats.metaschedule import LoggedProgram
 from tencost.records.measurements import sessions_file
 from tencost.records.rule_times import RULE_FILE
-from tencost.store.ids import program_id
+from tencost.store.ids import canonical_target, program_id
 from tencost.store.status import Status, Timing
 from tencost.workers.evaluator import MeasureOptions
 from tencost.workers.pool import CpuPlan, Job, WorkerPool
@@ -95,19 +95,25 @@ def plan_measurements(
 ) -> list[Block]:
     """Return the programs that have not been measured on a hardware, in the order to measure them.
 
+    Measurements under the hardware's name count where they are of its target: an edited description is another device.
     Journals that a killed process left are mended first: what is cut off there is to be measured again.
 
     Raises:
         MeasureError: there are no programs.
     """
     index, count = shard
+    target = canonical_target(hardware.target)
     remaining: list[list[Block]] = []
     num_programs = 0
     for task in tasks:
         programs = collection.programs(task)
         num_programs += len(programs)
         mend_journal(collection.records_folder(hardware.name, task, shard))
-        measured = {_identity(program) for program in collection.measured(hardware.name, task)}
+        measured = {
+            _identity(program)
+            for program in collection.measured(hardware.name, task)
+            if canonical_target(program.target) == target
+        }
         todo = [
             program
             for position, program in enumerate(programs)

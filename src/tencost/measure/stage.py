@@ -52,7 +52,7 @@ def collect_networks(
     from tencost.networks.network import variant_name
 
     collection = collection_of(cfg, root)
-    definitions = listed_networks(cfg.measure.networks) if listed else [cfg.network]
+    definitions = list(listed_networks(cfg.measure.networks)) if listed else [cfg.network]
     if dry_run:
         for definition in definitions:
             shapes = (f"{name} {item.shape}" for name, item in definition.inputs.items())
@@ -62,6 +62,12 @@ def collect_networks(
         _import_network(cfg, cfg.network, collection, root)
         return collection.path
     present, refused = set(collection.networks()), []
+    if skipped := sorted(present & {variant_name(definition) for definition in definitions}):
+        Console(stderr=True).print(
+            f"{len(skipped)} networks of the list are in the collection by name and stay as they were imported: "
+            f"{', '.join(skipped[:8])}{', ...' if len(skipped) > 8 else ''}. Where their settings have changed since: "
+            "tencost measure networks network=<name>"
+        )
     for definition in definitions:
         if variant_name(definition) in present:
             continue

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ from tencost.workers.parallel.sources import code
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from tencost.config import Config
 
 _compiling = threading.RLock()
 
@@ -41,8 +43,9 @@ def compile(
 ) -> CompiledNetwork:
     """Compile a network for this host, as `tencost compile` does by default, and return it ready to be called.
 
-    What was compiled before, with the same overrides, programs and versions, comes from the user's cache: a file by its
-    name and content, wherever it lies, a module by what torch.export makes of it.
+    A library that was compiled before comes from the user's cache, where the composed configuration of network and
+    hardware, the content of the network's file and of its tuned programs, tencost's code and the versions of TVM and of
+    the packages that read networks are the same. A file may lie elsewhere; a module counts as its exported program.
 
     Args:
         network: path of an ONNX file, of a file of torch.export.save or of `tencost measure export`; or an nn.Module.
@@ -85,7 +88,7 @@ def _compiled(words: list[str], path: Path) -> CompiledNetwork:
     # Not as a word: Hydra's grammar has no way to write every path.
     cfg, root = compose(words)
     cfg = replace(cfg, network=replace(cfg.network, path=str(path)))
-    key = _key(words, path, root / cfg.tuner.workdir)
+    key = _key(cfg, path, root)
     library = user_cache_path("tencost") / "compiled" / key / f"{cfg.network.name}.so"
     console = Console(stderr=True)
     with ExitStack() as stack:
@@ -136,23 +139,39 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def _key(words: Sequence[str], path: Path, workdir: Path) -> str:
-    """Return the name of a cached library: a digest of the network's files, settings, host, code and programs."""
+def _key(cfg: Config, path: Path, root: Path) -> str:
+    """Return the name of a cached library: a digest of the configuration, all files that are read, code and versions.
+
+    Args:
+        cfg: the composed configuration; its network and hardware decide the library, all else only how it is recorded.
+        path: the network's file.
+        root: the project, which may have programs of the network.
+    """
     import tvm
 
-    from tencost.workers.hardware import cpu_product_name, detect_host
+    from tencost.workers.hardware import resolve_hardware
 
     digest = hashlib.sha256()
-    host = detect_host()
-    facts = [*words, code(), tvm.__version__, cpu_product_name(), host.target]
-    digest.update(json.dumps(facts, sort_keys=True).encode())
-    for file in _files(path):
-        digest.update(os.fsencode(f"{file.name} {file.stat().st_size}"))
-        digest.update(file_digest(file))
-    for database in sorted(workdir.glob("*/database_tuning_record.json")):
-        stat = database.stat()
-        digest.update(os.fsencode(f"{database} {stat.st_size} {stat.st_mtime_ns}"))
+    hardware = resolve_hardware(cfg.hardware)
+    # The clock is that of the moment where the system does not tell the nominal one; nothing is compiled by it.
+    unread = dict.fromkeys(("path", "clock_ghz", "peak_gflops", "bandwidth_gbs"))
+    settings = [{**asdict(group), **unread} for group in (cfg.network, hardware)]
+    facts = [*settings, code(), tvm.__version__, _importers()]
+    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    programs = (root / cfg.tuner.workdir).glob(f"{cfg.network.name}*-{hardware.name}/*.json")
+    for file in [*_files(path), *sorted(programs)]:
+        name = file.name if file.parent == path.parent else f"{file.parent.name}/{file.name}"
+        digest.update(json.dumps([name, file_digest(file).hex()]).encode())
     return digest.hexdigest()[:32]
+
+
+def _importers() -> dict[str, str]:
+    """Return the installed versions of the packages that read networks and compute what is expected of them."""
+    versions = {}
+    for name in ("numpy", "onnx", "onnxruntime", "torch"):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _files(path: Path) -> list[Path]:
