@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sample_networks import ConvNet, block, conv_net, save_pt2
 from torch import nn
 
@@ -151,6 +153,78 @@ def test_a_program_in_training_mode_is_refused(tmp_path: Path) -> None:
     save_pt2(tmp_path / "train.pt2", network.train(), inputs, None)
     with pytest.raises(ConfigError, match=r"batch_norm in training mode .*Call model.eval\(\)"):
         load_network(config("train.pt2"), tmp_path)
+
+
+class Computes(nn.Module):
+    """A function of one tensor."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def statistics() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(4), torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.dropout(x, 0.5, training=True),
+        lambda x: F.dropout(x * 1, 0.5, training=True, inplace=True),
+        lambda x: F.dropout2d(x, 0.5, training=True),
+        lambda x: F.alpha_dropout(x, 0.5, training=True),
+        lambda x: F.feature_alpha_dropout(x, 0.5, training=True),
+        lambda x: F.feature_alpha_dropout(x * 1, 0.5, training=True, inplace=True),
+        lambda x: torch.native_dropout(x, 0.5, None)[0],
+        lambda x: F.batch_norm(x, *statistics(), training=True),
+        lambda x: F.instance_norm(x, *statistics(), use_input_stats=True),
+        lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+        nn.LSTM(6, 5, num_layers=2, dropout=0.5).train(),
+    ],
+)
+def test_a_function_in_training_mode_is_refused(function: Any, tmp_path: Path) -> None:
+    shape = (4, 2, 6) if isinstance(function, nn.LSTM) else (2, 4, 6, 6)
+    save_pt2(tmp_path / "train.pt2", Computes(function), {"x": torch.ones(shape)}, None)
+    with pytest.raises(ConfigError, match=r"in training mode .*training=self.training"):
+        load_network(config("train.pt2"), tmp_path)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * 3 + 2
+
+
+@pytest.mark.parametrize(
+    ("module", "x"),
+    [
+        (nn.InstanceNorm1d(4), drawn(3, 4, 6)),
+        (nn.InstanceNorm2d(4, affine=True), drawn(3, 4, 6, 5)),
+        (nn.InstanceNorm3d(2, affine=True), drawn(3, 2, 2, 3, 4)),
+        (nn.InstanceNorm2d(4, affine=True, track_running_stats=True), drawn(3, 4, 6, 5)),
+        (nn.BatchNorm1d(4, track_running_stats=False), drawn(8, 4)),
+        (nn.BatchNorm2d(4, track_running_stats=False, affine=False, eps=0.5), drawn(3, 4, 6, 5)),
+        (nn.GroupNorm(2, 4), drawn(3, 4, 6, 5)),
+        (nn.LSTM(6, 5, num_layers=2, dropout=0.5), drawn(4, 2, 6)),
+        (Computes(lambda x: F.dropout(x, 0.0, training=True) + 1), drawn(3, 4)),
+        (Computes(lambda x: F.batch_norm(x, None, None, training=True)), drawn(3, 4, 6)),
+    ],
+)
+def test_norms_of_their_own_inputs_statistics(
+    module: nn.Module, x: torch.Tensor, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.uniform_(0.5, 2)
+    save_pt2(tmp_path / "mine.pt2", Computes(module).eval(), {"x": x}, None)
+    network = load_network(config("mine.pt2", output=""), tmp_path)
+    outputs = Deployed(compile_network(network, target, None), network).outputs()
+    with torch.no_grad():
+        eager = module.eval()(torch.from_numpy(network.inputs["x"]))
+    eager = eager[0] if isinstance(eager, tuple) else eager
+    assert output_agreement(outputs[0], eager.numpy()).accepted
 
 
 class Spectrum(nn.Module):

@@ -12,8 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -28,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import tencost
-from tencost.errors import ConfigError, HardwareError, TuneError, UntrustedError
+from tencost.errors import ConfigError, HardwareError, TencostError, TuneError, UntrustedError
 from tencost.tune import library_cache
 from tencost.tune.deploy import compile_together
 from tencost.tune.library import CompiledNetwork, runtime_tensor
@@ -615,6 +617,107 @@ def test_a_module_with_example_inputs(folder: Path) -> None:
     assert module.training
     assert tencost.compile(module, (x,)).path == fast.path, "from the cache"
     torch.testing.assert_close(fast(x), module.eval()(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+class Merging(nn.Linear):
+    """A layer of low-rank adapters: leaving training adds their product to its weights, in place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width)
+        self.low = nn.Parameter(torch.randn(width, 1))
+        self.calls = 0
+        self.merged = False
+
+    def train(self, mode: bool = True) -> Merging:
+        super().train(mode)
+        if self.merged is mode:
+            self.weight.data += (-1 if mode else 1) * self.low.data @ self.low.data.T
+            self.merged = not mode
+        return self
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        assert self.merged, "it is exported in evaluation mode"
+        return super().forward(x)
+
+
+class Network(nn.Module):
+    """A frozen batch norm, a normalized weight, adapters, and an operator of choice."""
+
+    def __init__(self, last: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # this way of normalizing weights is deprecated
+            self.normalized = nn.utils.weight_norm(nn.Linear(4, 4))
+        self.merging = Merging(4)
+        self.trained, self.frozen = nn.BatchNorm1d(4), nn.BatchNorm1d(4).eval()
+        self.frozen.weight.requires_grad = False
+        self.dropout = nn.Dropout()
+        self.register_buffer("steps", torch.zeros(1), persistent=False)
+        self.last = last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.dropout(self.trained(self.merging(self.normalized(x))))
+        return self.last(self.frozen(x) + self.steps)
+
+
+def snapshot(network: nn.Module) -> Any:
+    """Return all that a user can see of a module: flags, hooks and attributes of each part, every tensor's bytes."""
+
+    def seen(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        grad = None if value.grad is None else value.grad.numpy().tobytes()
+        return id(value), value.detach().numpy().tobytes(), value.requires_grad, grad
+
+    return [
+        {
+            name: {key: seen(item) for key, item in value.items()}
+            if isinstance(value, dict)
+            else seen(value)
+            for name, value in vars(part).items()
+        }
+        for part in network.modules()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (torch.relu, ""),
+        (torch.fft.rfft, "TVM's PyTorch frontend has no operator _fft_r2c"),
+        (torch.special.zeta, "example inputs that torch.export takes, found special_zeta"),
+    ],
+    ids=["compiled", "refused by TVM", "refused by torch.export"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_users_module_stays_as_it_was(
+    last: Callable[[torch.Tensor], torch.Tensor], message: str, folder: Path
+) -> None:
+    torch.manual_seed(0)
+    network = Network(last)
+    x = torch.randn(3, 4)
+    network.normalized(x).sum().backward()  # its weight is no leaf of the graph now
+    before, generator = snapshot(network), torch.get_rng_state()
+    threads, is_grad = torch.get_num_threads(), torch.is_grad_enabled()
+    if message:
+        with pytest.raises(TencostError, match=message):
+            tencost.compile(network, (x,))
+    else:
+        fast = tencost.compile(network, (x,))
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert snapshot(network) == before
+    assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, is_grad)
+    if not message:
+        torch.testing.assert_close(fast(x), network.eval()(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_module_that_cannot_be_copied_is_refused(folder: Path) -> None:
+    module = nn.Linear(2, 2)
+    module.lock = threading.Lock()  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"copy\.deepcopy .*cannot pickle.*torch\.export\.save"):
+        tencost.compile(module, (torch.ones(1, 2),))
+    assert module.training
 
 
 @pytest.mark.parametrize(

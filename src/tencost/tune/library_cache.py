@@ -7,6 +7,7 @@ and what keeps others' messages from the terminal, are of the whole process.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -221,15 +222,34 @@ def _exported(module: Any, inputs: Sequence[Any], folder: Path) -> Path:
             f"expected a tuple of example inputs to export {name} with, found "
             f"{type(inputs).__name__ if len(inputs) else 'none'}: compile(module, (x,))"
         )
-    was_training = module.training
+    # Not the module itself: leaving training, and a run of its forward, may write to it.
+    module = _copied(module, name)
     try:
         program = torch.export.export(module.eval(), tuple(inputs))
     except Exception as error:  # whatever the module raises, and torch.export's own
         raise ConfigError(
             f"expected {name} and example inputs that torch.export takes, found {first_sentence(error)}"
         ) from error
-    finally:
-        module.train(was_training)
     path = folder / f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.pt2"
     torch.export.save(program, path)
     return path
+
+
+def _copied(module: Any, name: str) -> Any:
+    """Return a copy of an nn.Module that shares nothing with it; raises ConfigError where Python cannot copy it."""
+    import torch
+
+    results = {  # of autograd, as a normalized weight after a run, which deepcopy refuses
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    try:
+        return copy.deepcopy(module, results)
+    except Exception as error:  # whatever the module's attributes raise
+        raise ConfigError(
+            f"expected {name} to be a module that copy.deepcopy takes, as a copy is exported, found "
+            f"{first_sentence(error)}. Leave that attribute out, or export the module and compile the file: "
+            "torch.export.save(torch.export.export(module.eval(), inputs), 'network.pt2')"
+        ) from error

@@ -30,10 +30,10 @@ from tencost.networks.torch_modules import (
 )
 from tencost.networks.torch_types import without_detaching_in_place
 
-_TRAINING = {
-    "batch_norm": 5, "dropout": 2, "dropout_": 2, "feature_dropout": 2, "alpha_dropout": 2, "instance_norm": 5,
-}  # fmt: skip
-"""Operators that behave otherwise in training, and the position of the argument that says so."""
+_TRAINING = ("train", "training", "use_input_stats")
+"""Arguments that say that an operator computes as in training."""
+_CHANCES = ("p", "dropout", "dropout_p")
+"""Arguments that say how likely a number is dropped."""
 
 
 def _read(config: NetworkConfig, path: Path | None) -> Imported:
@@ -122,13 +122,32 @@ def _load(path: Path, causes: list[BaseException]) -> Any:
 
 def _check_evaluating(config: NetworkConfig, program: Any) -> None:
     for node in program.graph.nodes:
-        name = str(getattr(node.target, "__name__", "")).split(".")[0]
-        position = _TRAINING.get(name)
-        if position is not None and len(node.args) > position and node.args[position] is True:
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and _is_training(_named_arguments(node, schema)):
+            name = schema.name.rpartition("::")[2]
             raise ConfigError(
                 f"network {config.name!r}: expected a program in evaluation mode, found {name} in training mode in "
-                f"{config.path}. Call model.eval() before torch.export.export"
+                f"{config.path}. Call model.eval() before torch.export.export; of a function that is told "
+                "training=True, write training=self.training"
             )
+
+
+def _named_arguments(node: Any, schema: Any) -> dict[str, Any]:
+    """Return an operator's arguments by the names of its schema, with defaults for the absent ones."""
+    names = [argument.name for argument in schema.arguments]
+    defaults = {argument.name: argument.default_value for argument in schema.arguments}
+    return {**defaults, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _is_training(arguments: Mapping[str, Any]) -> bool:
+    """Say whether an operator drops numbers by chance or renews running statistics.
+
+    A norm without running statistics has its flag set in evaluation mode, too; dropping nothing is no training.
+    """
+    if not any(arguments.get(name, False) is not False for name in _TRAINING):
+        return bool(arguments.get("dropout_p"))  # an attention's, which has no flag
+    chances = [arguments[name] for name in _CHANCES if name in arguments]
+    return any(chances) if chances else arguments.get("running_mean") is not None
 
 
 def _declared(config: NetworkConfig, program: Any) -> dict[str, DeclaredInput]:

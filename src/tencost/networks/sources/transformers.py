@@ -130,8 +130,9 @@ def torch_network(config: NetworkConfig, *, calibrated: bool = True) -> Any:
     architecture, settings_class = classes
     try:
         settings = settings_class(**config.config)
-        torch.manual_seed(config.seed)
-        network = architecture(settings).eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            network = architecture(settings).eval()
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"network {config.name!r}: {config.config_class} refuses its configuration: {error}"

@@ -50,13 +50,14 @@ class Variant:
 
         from tencost.networks.torch_modules import module_to_onnx
 
-        torch.manual_seed(0)
-        if "network" in self.definition:
-            module, tensors = _defined(
-                instantiate(NetworkConfig, self.definition["network"], "network.")
-            )
-        else:
-            module, tensors = _built(self.definition)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            if "network" in self.definition:
+                module, tensors = _defined(
+                    instantiate(NetworkConfig, self.definition["network"], "network.")
+                )
+            else:
+                module, tensors = _built(self.definition)
         draw_batch_norms(module)
         return module_to_onnx(self.name, module, tensors)
 
