@@ -135,7 +135,7 @@ def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[A
                 ),
                 keep_params_as_input=True,
                 run_ep_decomposition=False,
-                custom_convert_map=torch_recurrent.converters() | torch_types.quotient_converters(),
+                custom_convert_map=torch_recurrent.converters() | torch_types.converters(),
             )
         except Exception as error:
             raise MeasureError(f"network {name!r}: {_refusal(error, module, tensors)}") from error

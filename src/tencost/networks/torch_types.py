@@ -1,7 +1,8 @@
 """What PyTorch does without being told, written into an exported graph: TVM's frontend does not do it.
 
 PyTorch computes `n < 2.5` of whole numbers in floating point; the frontend makes the constant a whole number, 2. So
-every operand gets the type that PyTorch computes in, by a cast of its own. And `x[:, -1]` counts from the end.
+every operand gets the type that PyTorch computes in, by a cast of its own. And `x[:, -1]` counts from the end. Factors
+that an operator takes beside its operands, which the frontend does not read, are written as products.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ _AS_RESULT = {
     *("atanh", "tanh", "sigmoid", "erf", "cat", "stack"),
 }
 """Operators that PyTorch computes in the type of their result."""
+_SCALED = {"add": 1, "sub": 1, "rsub": 0}
+"""Operator -> position of the operand that its argument `alpha` multiplies."""
 
 
 def with_types_written(program: Any) -> Any:
@@ -35,6 +38,8 @@ def with_types_written(program: Any) -> Any:
             _as_extremes(graph, node, found.dtype)
         elif name in _AS_RESULT:
             _cast(graph, node, found.dtype)
+            if name in _SCALED:
+                _multiply_by_alpha(graph, node, found.dtype)
             if node.target is torch.ops.aten.clamp.default:
                 _bound(node, found.dtype)
         elif name == "select" and isinstance(node.args[2], int) and node.args[2] < 0:
@@ -54,9 +59,26 @@ def without_detaching_in_place(program: Any) -> Any:
     return program
 
 
-def quotient_converters() -> dict[str, Any]:
-    """Return what converts quotients that are rounded, for from_exported_program's custom_convert_map."""
-    return {"div.Tensor_mode": _rounded_quotient}
+def converters() -> dict[str, Any]:
+    """Converters of rounded quotients and ELU, by operator, for from_exported_program's custom_convert_map."""
+    return {"div.Tensor_mode": _rounded_quotient, "elu.default": _elu}
+
+
+def _elu(node: Any, importer: Any) -> Any:
+    """Scale the output, and the input below 0, as the decomposition of SELU asks: the frontend reads alpha only."""
+    from tvm import relax
+
+    op, given = relax.op, tuple(node.args[1:])
+    alpha, scale, input_scale = given + (1.0, 1.0, 1.0)[len(given) :]
+    if scale == input_scale == 1:
+        return importer._elu(node)
+    data = importer.env[node.args[0]]
+    zero, one, scale, input_scale, factor = (
+        relax.const(number, data.ty.dtype) for number in (0, 1, scale, input_scale, alpha * scale)
+    )
+    exponential = op.exp(op.multiply(op.minimum(data, zero), input_scale))
+    below = op.multiply(op.subtract(exponential, one), factor)
+    return importer.block_builder.emit(op.add(op.multiply(op.nn.relu(data), scale), below))
 
 
 def _rounded_quotient(node: Any, importer: Any) -> Any:
@@ -72,6 +94,28 @@ def _rounded_quotient(node: Any, importer: Any) -> Any:
         return emit(relax.op.floor_divide(number, divisor))
     quotient = emit(relax.op.divide(number, divisor))
     return emit(relax.op.trunc(quotient)) if "float" in kind else quotient
+
+
+def _multiply_by_alpha(graph: Any, node: Any, dtype: Any) -> None:
+    """Replace the argument `alpha` of a sum or difference by a product, in the type of the result."""
+    import torch
+
+    overload = node.target._schema.arguments
+    settings = {
+        **dict(zip((item.name for item in overload), node.args, strict=False)),
+        **node.kwargs,
+    }
+    alpha, place = settings.get("alpha", 1), _SCALED[_name(node)]
+    operands = list(node.args[:2])
+    if alpha != 1:
+        operand = operands[place]
+        if hasattr(operand, "meta"):
+            with graph.inserting_before(node):
+                operands[place] = graph.call_function(torch.ops.aten.mul.Tensor, (operand, alpha))
+            operands[place].meta["val"] = (_value(operand) * alpha).to(dtype)
+        else:
+            operands[place] = operand * alpha
+    node.args, node.kwargs = tuple(operands), {}
 
 
 def _bounds(node: Any) -> dict[str, Any]:
