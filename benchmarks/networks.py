@@ -46,9 +46,10 @@ from typing import Any
 import network_table as table
 from network_arms import Case
 from network_processes import ROOT, Clock, Failed, child, command, time_arms, write
+from runnable import compose_runnable
 
 from tencost.config.composition import compose
-from tencost.errors import RecordError
+from tencost.errors import RecordError, TencostError
 from tencost.measure.host_state import host_facts
 from tencost.records.formats.metaschedule import RECORD_FILE
 from tencost.records.network_times.timing import host_name, networks_uri
@@ -84,6 +85,11 @@ def main() -> int:
                 f"({', '.join(map(str, cpus))}). Give fewer: --cores {len(cpus)}",
                 file=sys.stderr,
             )
+            return 2
+        try:
+            compose_runnable([f"hardware={given.hardware}", *given.set])
+        except TencostError as error:
+            print(f"--hardware {given.hardware}: {error}", file=sys.stderr)
             return 2
         results.mkdir(parents=True, exist_ok=True)
         for cores in given.cores:
@@ -128,7 +134,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", choices=known, default=list(ARMS))
     parser.add_argument("--seconds", type=float, default=900, help="of `tencost tune`")
     parser.add_argument("--trials", type=int, default=ENDLESS, help="of `tencost tune`, at most")
-    parser.add_argument("--hardware", default="epyc-avx512-1c")
+    parser.add_argument("--hardware", default="local")
     parser.add_argument("--model", help="model_uri; the hardware's champion unless given")
     parser.add_argument("--stock-times", type=int, help="stock with so many times the seconds")
     parser.add_argument("--stock-long", nargs="+", default=list(LONG), help="on these networks")

@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from runnable import compose_runnable
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tencost.config.composition import compose
 from tencost.networks.network import NetworkTask, load_network
 from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.intrinsics import register_cpu_intrinsics
@@ -105,7 +105,7 @@ class Watch(ms.measure_callback.PyMeasureCallback):
 def load(name: str, hardware: str) -> tuple[Any, list[NetworkTask]]:
     """Return the configuration and the task, or all tasks of the network."""
     network, start, changes = TASKS[name]
-    cfg, root = compose([f"network={network}", f"hardware={hardware}", *changes])
+    cfg, root = compose_runnable([f"network={network}", f"hardware={hardware}", *changes])
     tasks = load_network(cfg.network, root).tasks(cfg.hardware.target, cfg.tuner.min_mflop)
     if not start:
         return cfg, list(tasks)
@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--trials", type=int, default=128)
-    parser.add_argument("--hardware", default="epyc-avx512-1c")
+    parser.add_argument("--hardware", default="local")
     parser.add_argument("--model", default="models:/tencost-epyc-avx512-1c@champion")
     parser.add_argument("--name", default="now", help="what the results are called")
     parser.add_argument("--set", nargs="*", default=[], help="fields of the tuner, field=value")

@@ -51,13 +51,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import tuning_table as table
+from runnable import compose_runnable
 from tvm.ir import IRModule, save_json
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tencost.config import TunerConfig
-from tencost.config.composition import compose
 from tencost.errors import TencostError
 from tencost.features.rows.ragged import Ragged
 from tencost.models.programs.bundle import Bundle
@@ -180,7 +180,7 @@ def median_s(times: Sequence[Any]) -> float:
 def load(network: str, hardware: str, count: int) -> Tasks:
     chosen = ODD.get(network, (f"network={network}",))
     # Programs that reorder weights hold what a trace's plain values cannot.
-    cfg, root = compose([*chosen, f"hardware={hardware}", "network.pack_weights=false"])
+    cfg, root = compose_runnable([*chosen, f"hardware={hardware}", "network.pack_weights=false"])
     loaded = load_network(cfg.network, root)
     tasks = loaded.tasks(cfg.hardware.target, cfg.tuner.min_mflop)
     return Tasks(network, cfg.hardware.target, list(tasks)[:count], cfg.tuner)
@@ -469,7 +469,7 @@ def main() -> None:
     )
     parser.add_argument("--tasks", type=int, default=5, help="of a network, the costliest ones")
     parser.add_argument("--programs", type=int, default=192, help="of a task, in every arm")
-    parser.add_argument("--hardware", default="epyc-avx512-1c")
+    parser.add_argument("--hardware", default="local")
     parser.add_argument("--model", default="models:/tencost-epyc-avx512-1c@champion")
     parser.add_argument(
         "--knn", help="folder of a bundle of the family knn, for the arm of that name"

@@ -215,6 +215,23 @@ def target() -> dict[str, Any]:
     return detect_host().target
 
 
+@pytest.fixture(scope="session", params=["x86-64-v3", "x86-64-v4"])
+def vector_target(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A target for each width of vectors that programs run in here: AVX2, and AVX-512 where the host has it.
+
+    For tests whose outcome depends on the vectors: with `target` they would only see those of their host.
+    """
+    from tencost.errors import HardwareError
+    from tencost.workers.hardware import check_runnable
+
+    target = {"kind": "llvm", "mcpu": request.param, "num-cores": 1}
+    try:
+        check_runnable(HardwareConfig(name=request.param, target=target))
+    except HardwareError as error:
+        pytest.skip(str(error))
+    return target
+
+
 @pytest.fixture(scope="session")
 def unoptimized(target: dict[str, Any]) -> dict[str, Any]:
     """The same hardware, for which LLVM does not optimize: whole networks compile in an eighth of the time.

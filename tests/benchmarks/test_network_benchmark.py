@@ -62,6 +62,27 @@ def of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.tvm
+def test_what_the_host_cannot_run_is_refused_before_anything_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program with instructions that the CPU lacks ends its process with SIGILL, and nothing is said."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    networks = import_module("networks")
+    monkeypatch.setattr(sys, "argv", ["networks.py"])
+    assert networks.arguments().hardware == "local"
+    words = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
+    for hardware, setting, lacking in (
+        ("epyc-avx2-1c", "hardware.requires=[avx2,avx1024]", "lacks: avx1024"),
+        ("v100", "hardware.cores=1", "expected a cuda device"),
+    ):
+        arguments = [*words, "--hardware", hardware, "--set", setting]
+        monkeypatch.setattr(sys, "argv", ["networks.py", *arguments])
+        assert networks.main() == 2
+        assert lacking in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="affinity and the death of a parent are Linux's"

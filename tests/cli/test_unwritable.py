@@ -20,7 +20,7 @@ TRAIN = [
     "score_test=false", "model=xgb", "features.name=toy", "features.kind=trace", "features.relations=false",
     "model.reads=[toy]", "model.num_rounds=4", "model.num_models=1", "dataset=toy", "hardware=toy-1c", "seeds=[0]",
 ]  # fmt: skip
-TUNE = ["network=bert_tiny", "hardware=epyc-avx512-1c"]
+TUNE = ["network=bert_tiny", "hardware=local"]
 
 
 @pytest.fixture

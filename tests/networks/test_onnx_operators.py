@@ -407,3 +407,62 @@ def test_a_clip_between_constants_joins_the_convolution_before_it(
     assert any("conv2d" in name and "m" in name.partition("conv2d")[2] for name in functions)
     (agreement,) = compare_outputs(network, computed(network, target)).values()
     assert agreement.accepted
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "mode": "nearest",
+            "nearest_mode": "floor",
+            "coordinate_transformation_mode": "asymmetric",
+        },
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+        {"mode": "cubic"},
+    ],
+    ids=["nearest", "linear", "cubic"],
+)
+@pytest.mark.parametrize("size", [(8, 10), (7, 9)])
+@pytest.mark.parametrize("opset", [11, 12])
+def test_sizes_beside_an_empty_region_and_empty_scales(
+    opset: int,
+    size: tuple[int, int],
+    settings: dict[str, str],
+    tmp_path: Path,
+    unoptimized: dict[str, Any],
+) -> None:
+    """Before opset 13 both inputs have to be there, and an empty tensor stands for none."""
+    empty = np.zeros(0, np.float32)
+    constants = {"region": empty, "scales": empty, "sizes": np.array([1, 2, *size], np.int64)}
+    nodes = [node("Resize", ["x", "region", "scales", "sizes"], ["y"], **settings)]
+    inputs = {"x": (np.float32, [1, 2, 4, 5])}
+    network = imported(tmp_path, nodes, inputs, {"y": np.float32}, constants, opset=opset)
+    assert network.computed_by == "ONNX Runtime"
+    np.testing.assert_allclose(computed(network, unoptimized)[0], network.expected[0], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the exporter that makes opset 11
+@pytest.mark.parametrize("opset", [11, 12])
+def test_an_interpolation_to_sizes_that_pytorch_exported(
+    opset: int, tmp_path: Path, unoptimized: dict[str, Any]
+) -> None:
+    """The sizes come of another tensor's shape, the empty inputs of Constant nodes."""
+    torch = pytest.importorskip("torch")
+
+    class Head(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, other: Any) -> Any:
+            resized = torch.nn.functional.interpolate(x, size=other.shape[2:], mode="bilinear")
+            return resized + other
+
+    arguments = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 7, 9)
+    dynamic = {"x": {2: "h", 3: "w"}, "other": {2: "other_h", 3: "other_w"}}
+    torch.onnx.export(
+        Head(), arguments, str(tmp_path / "head.onnx"), opset_version=opset, dynamo=False,
+        input_names=list(dynamic), output_names=["y"], dynamic_axes=dynamic,
+    )  # fmt: skip
+    shapes = {
+        name: NetworkInput(shape=list(x.shape)) for name, x in zip(dynamic, arguments, strict=True)
+    }
+    config = NetworkConfig(name="head", source="onnx", path="head.onnx", inputs=shapes)
+    network = load_network(config, tmp_path)
+    np.testing.assert_allclose(computed(network, unoptimized)[0], network.expected[0], atol=1e-5)

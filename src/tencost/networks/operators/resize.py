@@ -23,8 +23,8 @@ def _resize(node: Node) -> None:
     if node.opset < 11:  # (data, scales)
         _upsample(node)
         return
+    _drop_empty_inputs(node)
     scales, sizes = node.constant(2), node.constant(3)
-    scales = scales if scales is not None and scales.size else None
     settled = scales if sizes is None else sizes
     if settled is None:
         if node.has_input(3) or node.has_input(2):
@@ -58,6 +58,15 @@ def _resize(node: Node) -> None:
         cubic=node.attribute("cubic_coeff_a", -0.75),
         exclude_outside=bool(node.attribute("exclude_outside", 0)),
     )  # fmt: skip
+
+
+def _drop_empty_inputs(node: Node) -> None:
+    """Leave out inputs that are empty tensors: before opset 13 region and scales had to be there, one way or other."""
+    names = node.proto.input
+    for index in range(1, len(names)):
+        value = node.constant(index)
+        if value is not None and not value.size:
+            names[index] = ""
 
 
 def _upsample(node: Node) -> None:

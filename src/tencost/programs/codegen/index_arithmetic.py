@@ -5,7 +5,8 @@ value by its last bit. In data that is noise; ``ceil((i + 0.5) * scale - 1.0)`` 
 another answer. :func:`kept_in_order` puts a fence (LLVM's ``arithmetic.fence``) around each sum, difference, product
 and quotient below what makes whole numbers of floats: casts, floor, ceil, round, trunc, remainders and comparisons. So
 are values that a function stores before, and those that another function of the network passes on. A sum over an axis
-is not fenced, nor what a comparison only chooses between, as a leaky ReLU does: they lose no bit that counts.
+is not fenced, nor what a comparison only chooses between, as a leaky ReLU does, nor the power of two in an exponential
+that is written out (:func:`~.vector_math.exp_at_most_one`): they lose no bit that counts.
 
 A fence costs half a nanosecond a number, as LLVM makes no vectors of it; most functions have none.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
+
+from tencost.programs.codegen.vector_math import jumps_of_exp_at_most_one
 
 _FENCE = "llvm.arithmetic.fence"
 _WHOLE = {"floor", "ceil", "round", "nearbyint", "trunc", "fmod"}
@@ -32,19 +35,21 @@ def kept_in_order(function: Any, outputs: Iterable[Any] = ()) -> Any:
     from tvm_ffi import structural_map
 
     whole = _sources_of_whole(function, outputs)
-    choices = _choices(function.body)
+    unseen = _unseen_jumps(function.body)
 
     def remainder(node: Any) -> Any:
         return type(node)(_fenced(node.a), _fenced(node.b)) if _is_float(node.a) else node
 
     def compared(node: Any) -> Any:
-        return node if _is_in(node, choices) else remainder(node)
+        return node if _is_in(node, unseen) else remainder(node)
 
     def cast(node: Any) -> Any:
-        return tirx.Cast(node.ty, _fenced(node.value)) if _rounds(node) else node
+        if not _rounds(node) or _is_in(node, unseen):
+            return node
+        return tirx.Cast(node.ty, _fenced(node.value))
 
     def call(node: Any) -> Any:
-        if _name(node) not in _WHOLE:
+        if _name(node) not in _WHOLE or _is_in(node, unseen):
             return node
         return ir.Call(
             node.op, [_fenced(argument) for argument in node.args], node.attrs, ret_ty=node.ty
@@ -164,13 +169,21 @@ def _sources_of_whole(function: Any, outputs: Iterable[Any]) -> list[Any]:
     from tvm import ir, tirx
     from tvm_ffi import structural_walk
 
-    choices = _choices(function.body)
+    unseen = _unseen_jumps(function.body)
     roots: list[Any] = []
     stores: list[tuple[Any, Any]] = []
 
     def both(node: Any) -> None:
-        if _is_float(node.a) and not _is_in(node, choices):
+        if _is_float(node.a) and not _is_in(node, unseen):
             roots.extend((node.a, node.b))
+
+    def cast(node: Any) -> None:
+        if _rounds(node) and not _is_in(node, unseen):
+            roots.append(node.value)
+
+    def call(node: Any) -> None:
+        if _name(node) in _WHOLE and not _is_in(node, unseen):
+            roots.extend(node.args)
 
     def store(node: Any) -> None:
         if _is_elementwise(node):
@@ -179,8 +192,8 @@ def _sources_of_whole(function: Any, outputs: Iterable[Any]) -> list[Any]:
     callbacks = [
         ((tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE), both),
         ((tirx.Mod, tirx.FloorMod, tirx.FloorDiv), both),
-        (tirx.Cast, lambda node: roots.append(node.value) if _rounds(node) else None),
-        (ir.Call, lambda node: roots.extend(node.args) if _name(node) in _WHOLE else None),
+        (tirx.Cast, cast),
+        (ir.Call, call),
         (tirx.BufferStore, store),
         (tirx.Bind, lambda node: stores.append((node.var, node.value))),
     ]
@@ -262,6 +275,27 @@ def _loads(value: Any) -> list[Any]:
     ]
     structural_walk(value, callbacks)
     return sources
+
+
+def _unseen_jumps(node: Any) -> list[Any]:
+    """Return a statement's jumps that its values do not show: :func:`_choices`, and those inside of an exponential."""
+    from tvm import ir, tirx
+    from tvm_ffi import structural_equal, structural_walk
+
+    unseen = _choices(node)
+
+    def select(expression: Any) -> None:
+        jumps = jumps_of_exp_at_most_one(expression)
+
+        def jump(part: Any) -> None:
+            if any(structural_equal(part, each) for each in jumps):
+                unseen.append(part)
+
+        if jumps and not _is_in(expression.condition, unseen):
+            structural_walk(expression, ((tirx.LT, tirx.Cast, ir.Call), jump))
+
+    structural_walk(node, (tirx.Select, select))
+    return unseen
 
 
 def _choices(node: Any) -> list[Any]:

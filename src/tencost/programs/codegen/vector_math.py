@@ -157,7 +157,7 @@ def _exp_of(x: Any) -> Any:
 
     # What is beyond both ends is chosen at the end; NaN must not become a whole number.
     bounded = tirx.Max(tirx.Min(x, number_like(_LARGEST, x)), number_like(_SMALLEST, x))
-    whole = tirx.floor(bounded * number_like(math.log2(math.e), x) + number_like(0.5, x))
+    whole = whole_power(bounded)
     rest = x - whole * number_like(0.693359375, x) - whole * number_like(-2.12194440e-4, x)
     value = _polynomial(rest, _EXP) * rest * rest + rest + number_like(1.0, x)
     lanes = str(x.ty.dtype).removeprefix("float32")
@@ -169,6 +169,13 @@ def _exp_of(x: Any) -> Any:
         value = value * tirx.reinterpret(str(x.ty.dtype), bits)
     value = tirx.Select(x > number_like(_LARGEST, x), number_like(math.inf, x), value)
     return tirx.Select(x < number_like(_SMALLEST, x), number_like(0.0, x), value)
+
+
+def whole_power(x: Any) -> Any:
+    """Return the whole number n for which 2^n is nearest to exp(x), as a float; the next one serves as well."""
+    from tvm import tirx
+
+    return tirx.floor(x * number_like(math.log2(math.e), x) + number_like(0.5, x))
 
 
 def exp_at_most_one(x: Any, halvings: int = 0) -> Any:
@@ -184,14 +191,33 @@ def exp_at_most_one(x: Any, halvings: int = 0) -> Any:
 
     lanes = str(x.ty.dtype).removeprefix("float32")
     smallest = number_like(_SMALLEST + halvings * math.log(2), x)
-    bounded = tirx.Max(x, smallest)
-    whole = tirx.floor(bounded * number_like(math.log2(math.e), x) + number_like(0.5, x))
+    whole = whole_power(tirx.Max(x, smallest))
     rest = x - whole * number_like(0.693359375, x) - whole * number_like(-2.12194440e-4, x)
     value = _polynomial(rest, _EXP) * (rest * rest) + rest + number_like(1.0, x)
     exponent = tirx.Cast(f"int32{lanes}", whole) + tirx.const(127 - halvings, f"int32{lanes}")
     bits = exponent << tirx.const(23, f"int32{lanes}")
     value = value * tirx.reinterpret(str(x.ty.dtype), bits)
     return tirx.Select(x < smallest, number_like(0.0, x), value)
+
+
+def jumps_of_exp_at_most_one(select: Any) -> list[Any]:
+    """Return the comparison and the whole number in an expression of :func:`exp_at_most_one`; of any other, nothing.
+
+    Neither is seen in the result: a value near 2^-126 is 0 as well, and the polynomial's argument moves with the power.
+    """
+    from tvm import tirx
+    from tvm_ffi import structural_equal
+
+    end = select.condition
+    smallest = getattr(end, "b", None)
+    smallest = smallest.value if isinstance(smallest, tirx.Broadcast) else smallest
+    if not isinstance(end, tirx.LT) or not isinstance(smallest, tirx.FloatImm):
+        return []
+    halvings = round((float(smallest.value) - _SMALLEST) / math.log(2))
+    if halvings < 0 or not structural_equal(select, exp_at_most_one(end.a, halvings)):
+        return []
+    whole = whole_power(tirx.Max(end.a, end.b))
+    return [end, whole, tirx.Cast(f"int32{str(end.a.ty.dtype).removeprefix('float32')}", whole)]
 
 
 def _erf(call: Any) -> Any:
