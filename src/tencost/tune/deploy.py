@@ -28,12 +28,13 @@ from tencost.networks.joining import join_networks
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
-from tencost.programs.codegen import vector_math
 from tencost.programs.codegen.attention import with_attention
+from tencost.programs.codegen.build import build
 from tencost.programs.codegen.rules import leave, schedule_rest
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
 from tencost.tune.hosts import Deployed, Host
+from tencost.tune.target_records import records_for_target
 from tencost.tune.workfolder import check_database
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
@@ -82,8 +83,13 @@ class OutputAgreement:
         return not self.differs and not self.degenerate
 
 
-def open_database(folder: Path, source: str = "tuner.compare_with") -> Any:
-    """Open somebody's MetaSchedule database for reading; `source` is the word by which the user gave it.
+def open_database(folder: Path, target: dict[str, Any], source: str = "tuner.compare_with") -> Any:
+    """Read the records of a target from somebody's MetaSchedule database.
+
+    Args:
+        folder: of the database's two files.
+        target: for which hardware; TVM's own look-ups ignore a record's target.
+        source: the word by which the user gave the folder.
 
     Raises:
         TuneError: there is none, or TVM cannot read it.
@@ -98,12 +104,19 @@ def open_database(folder: Path, source: str = "tuner.compare_with") -> Any:
         )
     check_database(folder)
     try:
-        return JSONDatabase(*map(str, files), allow_missing=False)
+        records = JSONDatabase(*map(str, files), allow_missing=False).get_all_tuning_records()
     except TVM_ERRORS as error:
         raise TuneError(
             f"{source}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that "
             f"it refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
         ) from error
+    database = MemoryDatabase()
+    fitting = records_for_target(records, target)
+    for workload in {record.workload: None for record in fitting}:
+        database.commit_workload(workload.mod)
+    for record in fitting:
+        database.commit_tuning_record(record)
+    return database
 
 
 def check_shapes(network: Network, tasks: Sequence[NetworkTask]) -> None:
@@ -313,7 +326,6 @@ def compile_by_rule(
         note: see :func:`compile_network`.
     """
     if target.get("kind") == "llvm":
-        vector_math.register_vector_math()
         merged = with_attention(mod, target)
         try:
             return _compile_by_rule(merged, target, packs=packs, note=note)
@@ -367,7 +379,7 @@ def _compile(mod: Any, target: Any, *, packs: bool, note: Callable[[str], object
             mod = with_packed_weights(mod)
         except TVM_ERRORS as error:
             note(f"programs reorder their weights at each call, not once: {first_sentence(error)}")
-    return tvm.compile(mod, target=target)
+    return build(mod, target)
 
 
 def _refused_alone(
@@ -381,7 +393,7 @@ def _refused_alone(
         if isinstance(function, tvm.tirx.PrimFunc):
             alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
             try:
-                tvm.compile(alone, target=tvm.target.Target(target_for(alone, target)))
+                build(alone, target_for(alone, target))
             except TVM_ERRORS as error:
                 refused[str(name.name_hint)] = first_sentence(error)
     return refused

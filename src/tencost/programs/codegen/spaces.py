@@ -13,15 +13,18 @@ def search_space(target: Any) -> Any:
     """Return a space generator for `space=` of ms.tune_tir, tune_tasks and tune_relax.
 
     Args:
-        target: TVM target or its dictionary. For one that is no CPU the generator is TVM's own.
+        target: TVM target or its dictionary. For one that is no CPU, and for None, the generator is TVM's
+            own.
     """
     from tvm.s_tir import meta_schedule as ms
 
+    from tencost.programs.codegen.build import prepare_compilation
     from tencost.programs.codegen.products import vectors_of
     from tencost.programs.codegen.registers import designs
 
     if vectors_of(target) is None:
         return ms.space_generator.PostOrderApply()
+    prepare_compilation("llvm")
 
     def tiles(schedule: Any) -> list[Any]:
         return [design.schedule for design in designs(schedule.mod, target)]

@@ -18,6 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
 from tencost.errors import ConfigError, RegistryError, TuneError, printable
+from tencost.programs.codegen.build import prepare_compilation
 from tencost.programs.trace.instructions import trace_values
 from tencost.programs.trace.intrinsics import register_intrinsics
 
@@ -117,7 +118,8 @@ class RemoteModel(ms.cost_model.PyCostModel):
         key = structural_hash(context.mod)
         if key not in self._modules:
             self._modules[key] = str(save_json(context.mod))
-        target = {"kind": str(context.target.kind.name)}
+        kind = self.about["target_kind"] if context.target is None else context.target.kind.name
+        target = {"kind": str(kind)}
         scores: list[float] = []
         most = min(BATCH, int(self.about.get("most_candidates", BATCH)))
         for start in range(0, len(candidates), most):
@@ -170,5 +172,7 @@ def remote_cost_model(
     if "digest" not in about:
         raise first.something_else("no description of a model")
     # TVM's first TuneContext would register those of all kinds, for minutes.
-    register_intrinsics(str(about.get("target_kind", "llvm")))
+    target_kind = str(about.get("target_kind", "llvm"))
+    register_intrinsics(target_kind)
+    prepare_compilation(target_kind)
     return RemoteModel(Connection(url, token, seconds), about, draft)
