@@ -227,6 +227,84 @@ def test_norms_of_their_own_inputs_statistics(
     assert output_agreement(outputs[0], eager.numpy()).accepted
 
 
+class Stateful(nn.Module):
+    """A function of a tensor and of the module, which has a buffer and a counter."""
+
+    memory: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self, function: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("memory", torch.zeros(4))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self, x)
+
+
+def _assigned(module: Any, x: torch.Tensor) -> torch.Tensor:
+    module.memory = module.memory + x
+    return module.memory * 1
+
+
+def _put_back(module: Any, x: torch.Tensor) -> torch.Tensor:
+    before = module.memory.clone()
+    result: torch.Tensor = module.memory.add_(x) * 2
+    module.memory.copy_(before)
+    return result
+
+
+def _of_one_element(module: Any, x: torch.Tensor) -> torch.Tensor:
+    module.memory[0] = x[0]
+    return x + module.memory
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda module, x: x + module.memory.add_(x), "reads memory, which the calls before"),
+        (lambda module, x: module.memory.add_(x), "reads memory, which"),
+        (_assigned, "reads memory, which"),
+        (_of_one_element, "reads memory, which"),
+        (lambda module, x: module.memory.add_(module.count.add_(1)) + x, "reads count, memory, wh"),
+        (lambda module, x: x.add_(1) * 2, r"writes to x\. .*x\.clone\(\)"),
+        (lambda module, x: F.relu(x.view(2, 2), inplace=True) + 1, "writes to x"),
+    ],
+)
+def test_a_program_that_keeps_state_is_refused(
+    function: Callable[[Any, torch.Tensor], torch.Tensor], message: str, tmp_path: Path
+) -> None:
+    save_pt2(tmp_path / "mine.pt2", Stateful(function).eval(), {"x": torch.ones(4)}, None)
+    with pytest.raises(MeasureError, match=message):
+        load_network(config("mine.pt2"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda module, x: (module.count.add_(1), x + 1)[1],
+        lambda module, x: module.memory.zero_().add_(x) * 2,
+        lambda module, x: module.memory.copy_(x * 3) + 1,
+        _put_back,
+        lambda module, x: (x * 2).add_(1).clamp_(max=2),
+        lambda module, x: torch.zeros(4).copy_(x) + module.memory,
+    ],
+    ids=["a counter", "zeroed first", "overwritten", "put back", "an intermediate", "a constant"],
+)
+def test_a_write_that_no_later_call_sees(
+    function: Callable[[Any, torch.Tensor], torch.Tensor], tmp_path: Path, target: dict[str, Any]
+) -> None:
+    save_pt2(tmp_path / "mine.pt2", Stateful(function).eval(), {"x": torch.ones(4)}, None)
+    network = load_network(config("mine.pt2"), tmp_path)
+    deployed = Deployed(compile_network(network, target, None), network)
+    module = Stateful(function).eval()
+    for _ in range(2):
+        with torch.no_grad():
+            eager = module(torch.from_numpy(network.inputs["x"].copy())).numpy()
+        assert output_agreement(deployed.outputs()[0], eager).accepted
+
+
 class Spectrum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.fft.rfft(x).abs()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tencost.networks.bindings import call_if
 from tencost.networks.chains import cut_chains
 
 _FUSION = ("FoldConstant", "FuseOps", "FuseTIR")
@@ -71,6 +72,8 @@ def _repaired(mod: Any) -> Any:
             name = getattr(call.op, "name", "")
             if name in ("relax.max", "relax.min"):
                 return _extreme(self.builder_, call)
+            if name == "relax.astype":
+                return _narrowed(self.builder_, call)
             return repairs[name](call) if name in repairs else call
 
     repaired = Repair(mod)
@@ -132,6 +135,29 @@ def _extreme(builder: Any, call: Any) -> Any:
 
     primfunc = "max" if largest else "min"
     return builder.call_te(reduced, data, primfunc_name_hint=primfunc)
+
+
+_NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+def _narrowed(builder: Any, call: Any) -> Any:
+    """Make floats integers of few bits by way of 32, whose last bits they are then, as in PyTorch and ONNX Runtime.
+
+    LLVM leaves open what becomes of a number outside the type: 70000 may stay 70000. Clipped numbers lie inside.
+    """
+    from tvm import relax
+
+    kind = str(call.ty.dtype)
+    if kind not in _NARROW or not str(call.args[0].ty.dtype).startswith(("float", "bfloat")):
+        return call
+    value = call.args[0]
+    is_var = isinstance(value, relax.Var)
+    clip = call_if("relax.clip", builder.lookup_binding(value)) if is_var else None
+    if clip is not None:
+        low, high = (float(limit.value) for limit in clip.args[1:])
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return call
+    return relax.op.astype(builder.emit(relax.op.astype(value, "int32")), kind)
 
 
 _QUOTIENTS = ("relax.divide", "relax.floor_divide", "relax.floor_mod", "relax.mod")
@@ -212,11 +238,14 @@ def _clipped(call: Any) -> Any:
 
 
 def compilable(mod: Any) -> Any:
-    """Write arithmetic on truth values in a way that TVM compiles; other functions stay as they are.
+    """Write arithmetic on truth values, and casts, in a way that TVM compiles; other functions stay as they are.
 
     TVM 0.27's code generator takes a bool for a floating-point number where it compares, adds or multiplies, and LLVM
     refuses that: `equal` of two masks is enough (gpt2, llama). Numbers of one byte are compared instead, and sums and
     products of truth values are what PyTorch takes them for.
+
+    It computes bfloat16 in float32 and rounds where a tensor is stored: a cast to bfloat16 that is read at once, as
+    after fusion, would round nothing. So the rounding is written out.
     """
     from tvm import IRModule, tirx
     from tvm_ffi import structural_map
@@ -232,7 +261,11 @@ def compilable(mod: Any) -> Any:
     def logical(operator: Any) -> Any:
         return lambda node: operator(node.a, node.b) if is_bool(node) else node
 
+    def cast(node: Any) -> Any:
+        return _rounded(node) if str(node.ty.dtype) == "bfloat16" else node
+
     callbacks = [
+        (tirx.Cast, cast),
         ((tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE), compared),
         ((tirx.Mul, tirx.Min), logical(tirx.And)),
         ((tirx.Add, tirx.Max), logical(tirx.Or)),
@@ -244,3 +277,18 @@ def compilable(mod: Any) -> Any:
         and not (compiled := structural_map(function, callbacks)).same_as(function)
     }
     return IRModule({**mod.functions, **changed}, attrs=mod.attrs) if changed else mod
+
+
+def _rounded(cast: Any) -> Any:
+    """Return a cast to bfloat16 of a number that is one already: to the nearest, of two the even one."""
+    from tvm import tirx
+
+    def const(value: int) -> Any:
+        return tirx.const(value, "uint32")
+
+    bits = tirx.reinterpret("uint32", tirx.Cast("float32", cast.value))
+    is_number = (bits & const(0x7FFFFFFF)) <= const(0x7F800000)
+    nearest = bits + const(0x7FFF) + ((bits >> const(16)) & const(1))
+    quiet = bits | const(0x400000)
+    rounded = tirx.Select(is_number, nearest, quiet) & const(0xFFFF0000)
+    return tirx.Cast("bfloat16", tirx.reinterpret("float32", rounded))

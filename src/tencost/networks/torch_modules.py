@@ -14,6 +14,7 @@ from tencost.errors import ConfigError, MeasureError
 from tencost.networks import torch_recurrent, torch_types
 from tencost.networks.inputs import Array
 from tencost.networks.source import first_sentence, require_module
+from tencost.networks.torch_state import check_stateless
 
 
 def tensors_of(inputs: dict[str, Array]) -> tuple[Any, ...]:
@@ -110,29 +111,31 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+def module_to_relax(name: str, module: Any, inputs: dict[str, Array]) -> tuple[Any, list[Any]]:
     """Export a module for these inputs and import it: (Relax IRModule with its weights as inputs, the weights).
 
     Raises:
-        MeasureError: torch.export or TVM cannot take it; an operator that TVM lacks is named.
+        MeasureError: torch.export or TVM cannot take it; an operator that TVM lacks, or a tensor that keeps state
+            between calls, is named.
     """
     import torch
     from tvm.relax.frontend import detach_params
     from tvm.relax.frontend.torch import from_exported_program
 
+    tensors = tensors_of(inputs)
     with warnings.catch_warnings(), torch.no_grad(), _without_stack_traces():
         warnings.simplefilter("ignore")  # PyTorch's and TVM's own deprecations; nothing of ours
         try:
             exported = torch.export.export(module, tensors)
+            decomposed = exported.run_decompositions(torch_recurrent.decompositions())
         except Exception as error:
             raise MeasureError(
                 f"network {name!r}: torch.export cannot export it: {first_sentence(error)}"
             ) from error
+        check_stateless(name, decomposed, list(inputs))
         try:
             mod = from_exported_program(
-                torch_types.with_types_written(
-                    exported.run_decompositions(torch_recurrent.decompositions())
-                ),
+                torch_types.with_types_written(decomposed),
                 keep_params_as_input=True,
                 run_ep_decomposition=False,
                 custom_convert_map=torch_recurrent.converters() | torch_types.converters(),

@@ -274,8 +274,21 @@ def _cast(bb: Any, value: Any, kind: str) -> Any:
     return bb.normalize(relax.op.astype(value, kind))
 
 
+def _cast_operator(bb: Any, inputs: Any, attrs: dict[str, Any]) -> Any:
+    """A cast of floats to integers as CPUs have it; the frontend's asks of bfloat16 whether it is finite, in vain."""
+    from tvm.relax.frontend.onnx.onnx_frontend import get_type
+
+    data, kind = inputs[0], str(get_type(attrs["to"]))
+    if kind.startswith(("float4", "float8")):
+        raise NotImplementedError(f"a cast to {kind}, whose rounding TVM leaves out")
+    is_tensor = isinstance(data, relax.Expr) and not isinstance(data, relax.ShapeExpr)
+    if not is_tensor or "float" not in _dtype(data) or "int" not in kind:
+        return None
+    return _cast(bb, data, kind)
+
+
 _CONVERTERS = recurrent_layers.CONVERTERS | {
-    "BitCast": _bit_cast, "Clip": _clip, "DequantizeLinear": _dequantize, "Gather": _gather,
+    "BitCast": _bit_cast, "Cast": _cast_operator, "Clip": _clip, "DequantizeLinear": _dequantize, "Gather": _gather,
     "NonMaxSuppression": _non_max_suppression, "QuantizeLinear": _quantize,
 }  # fmt: skip
 """Operator -> (block builder, inputs, attributes) -> relax.Expr, or None: as the frontend's converter has it."""

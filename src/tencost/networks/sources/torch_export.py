@@ -46,7 +46,7 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
     """
     program, inputs, notes = _opened(config, path)
     expected, names = _run(config, program, tensors_of(inputs))
-    mod, params = module_to_relax(config.name, _positional(program)[0], tensors_of(inputs))
+    mod, params = module_to_relax(config.name, _positional(program)[0], inputs)
     return Imported(mod, params, inputs, expected, names, names[0], notes=notes)
 
 
