@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,15 +14,15 @@ from onnx import TensorProto, helper, numpy_helper
 from tencost import cli
 from tencost.config import GraphChoice, NetworkConfig
 from tencost.networks.network import Network, load_network
-from tencost.tune.deploy import ROUNDED, compare_outputs
+from tencost.tune.deploy import NOISE_FACTOR, compare_outputs
 
 pytestmark = pytest.mark.tvm
 
 
-def magnified(folder: Path, factor: float) -> Path:
+def magnified(folder: Path, factor: Any) -> Path:
     """Write a network of 256 products and a tanh; of that, many times as large, it is the sine."""
     weights = np.random.default_rng(0).standard_normal((256, 16)).astype(np.float32) / 16
-    constants = {"weights": weights, "factor": np.float32(factor)}
+    constants = {"weights": weights, "factor": np.asarray(factor, np.float32)}
     nodes = [
         helper.make_node("MatMul", ["x", "weights"], ["sums"]),
         helper.make_node("Tanh", ["sums"], ["small"]),
@@ -55,21 +56,37 @@ def test_rounding_is_measured_where_it_counts(tmp_path: Path) -> None:
         loaded(magnified(folder, factor))
         for folder, factor in zip(folders, (1, 20_000), strict=True)
     )
-    assert calm.sensitivity["y"] < 2e-5
-    assert 1e-4 < nervous.sensitivity["y"] < 0.05
-    assert replace(nervous, again=None).sensitivity == {}
+    for network in (calm, nervous):
+        assert network.rounding_noise is not None
+        assert network.rounding_noise[0].shape == network.expected[0].shape
+    assert np.max(calm.rounding_noise) < 2e-5
+    assert 1e-4 < np.median(nervous.rounding_noise) < 0.05
+    assert replace(nervous, again=None).rounding_noise is None
 
 
 def test_what_differs_by_rounding_is_accepted_and_what_differs_by_more_is_not(
     tmp_path: Path,
 ) -> None:
     network = loaded(magnified(tmp_path, 20_000))
-    change = network.sensitivity["y"]
-    (expected,) = network.expected
-    for part, differs in ((0.5, False), (2, False), (ROUNDED + 1, True)):
+    assert network.rounding_noise is not None
+    (noise,), (expected,) = network.rounding_noise, network.expected
+    change = np.maximum(noise, np.median(noise)).astype(np.float32)
+    for part, differs in ((0.5, False), (2, False), (NOISE_FACTOR + 1, True)):
         (agreement,) = compare_outputs(network, [expected + part * change]).values()
-        assert agreement.max_rel > network.tolerance
         assert agreement.differs == differs
+        assert (agreement.noise > 0) == (not differs)
+
+
+def test_the_noise_of_one_value_excuses_no_other(tmp_path: Path) -> None:
+    """Rows that are multiplied by 20,000 are nervous; those that are not are compared as ever."""
+    network = loaded(magnified(tmp_path, np.where(np.arange(16) < 2, 20_000, 1)))
+    (expected,) = network.expected
+    for column, differs in ((0, False), (1, False), (2, True), (15, True)):
+        output = expected.copy()
+        output[3, column] += 0.004
+        (agreement,) = compare_outputs(network, [output]).values()
+        assert agreement.differs == differs, column
+        assert agreement.place == (3, column)
 
 
 @pytest.mark.parametrize("factor", [1, 3e7], ids=["that is calm", "that rounding decides"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -27,32 +29,87 @@ def fuse(mod: Any) -> Any:
     return mod
 
 
-_ROUNDING = {"float16": 2.0**-7, "bfloat16": 2.0**-4, "int8": 2.0**-5, "uint8": 2.0**-5}
-"""Type -> eight units in its last place, in relation to the largest value: 10 and 7 bits, and 8 bits of a quantum."""
-_SINGLE = 1e-4
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+_SINGLE = 2.0**-23
 
 
-def tolerance_of(mod: Any) -> float:
-    """Return how far the outputs of a fused network may be off, relative to their largest value.
+@dataclass(frozen=True)
+class Precision:
+    """How coarsely the values are stored that an output is computed from.
 
-    It follows the coarsest type in which the network stores floats, or to which it quantizes them: a sum that another
-    runtime adds in another order may be rounded to the next quantum.
+    Attributes:
+        epsilon: the relative step of the coarsest type of floats.
+        is_quantized: floats are stored as integers of 8 bits, whose step is the same for small and large values.
     """
+
+    epsilon: float = _SINGLE
+    is_quantized: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        """The difference that is accepted, relative to a value: eight steps of a half type, 1e-4 of float32.
+
+        Quantized, it is eight steps of 256: a sum that another runtime adds in another order may be rounded to the
+        next step.
+        """
+        return max(1e-4, 8 * self.epsilon * (self.epsilon > _SINGLE), 2.0**-5 * self.is_quantized)
+
+    def coarser(self, other: Precision) -> Precision:
+        """Combine with the precision of another operand."""
+        return Precision(max(self.epsilon, other.epsilon), self.is_quantized or other.is_quantized)
+
+
+def precisions_of(mod: Any) -> list[Precision]:
+    """Return the precision of each output of a fused network: of the functions that it is computed with, no others."""
+    from tvm import relax
+    from tvm.relax.analysis import all_global_vars, free_vars
+
+    main = mod["main"]
+    of_function = {
+        name: _precision_of(function)
+        for name, function in mod.functions.items()
+        if not name.same_as(mod.get_global_var("main"))
+    }
+    of_variable: dict[Any, Precision] = {}
+
+    def of(value: Any) -> Precision:
+        precision = Precision()
+        for name in all_global_vars(value):
+            precision = precision.coarser(of_function[name])
+        for variable in free_vars(value):
+            precision = precision.coarser(of_variable.get(variable, Precision()))
+        return precision
+
+    values: dict[Any, Any] = {}
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            values[binding.var] = binding.value
+            of_variable[binding.var] = of(binding.value)
+    returned = main.body.body
+    while returned in values and isinstance(values[returned], relax.Tuple | relax.Var):
+        returned = values[returned]
+    if isinstance(returned, relax.Tuple):
+        return [of(field) for field in returned.fields]
+    return [of(returned)] * len(getattr(main.ret_ty, "fields", [None]))
+
+
+def _precision_of(function: Any) -> Precision:
+    """Return the precision of the values that a function stores."""
     from tvm import tirx
     from tvm_ffi import structural_walk
 
-    tolerances = [_SINGLE]
+    precisions = [Precision()]
 
     def visit(store: Any) -> None:
         kind = str(store.buffer.dtype)
         source = store.value.value if isinstance(store.value, tirx.Cast) else None
-        if "float" in kind or (source is not None and "float" in str(source.ty.dtype)):
-            tolerances.append(_ROUNDING.get(kind, _SINGLE))
+        is_quantized = (
+            kind in ("int8", "uint8") and source is not None and "float" in str(source.ty.dtype)
+        )
+        precisions.append(Precision(_EPSILON.get(kind, _SINGLE), is_quantized))
 
-    for function in mod.functions.values():
-        if isinstance(function, tirx.PrimFunc):
-            structural_walk(function, (tirx.BufferStore, visit))
-    return max(tolerances)
+    structural_walk(function, (tirx.BufferStore, visit))
+    return reduce(Precision.coarser, precisions)
 
 
 def _repaired(mod: Any) -> Any:

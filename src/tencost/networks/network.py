@@ -20,7 +20,7 @@ from tencost.config import GraphChoice, NetworkConfig
 from tencost.errors import ConfigError, MeasureError
 from tencost.networks.checked_ids import with_checked_ids
 from tencost.networks.inputs import Array as Array
-from tencost.networks.lowering import compilable, fuse, tolerance_of
+from tencost.networks.lowering import Precision, compilable, fuse, precisions_of
 from tencost.networks.recurrent import recurrent_layers
 from tencost.networks.rewriting import (
     candidates,
@@ -33,9 +33,23 @@ from tencost.networks.source import Imported, first_sentence, read_network
 from tencost.networks.winograd import with_winograd
 from tencost.programs.codegen.winograd import is_winograd
 
-ROUNDINGS = 3
-"""Draws of otherwise rounded inputs."""
+ROUNDINGS = 4
+"""Draws of otherwise rounded inputs and weights."""
 _DEFAULT_OUTPUT = next(item.default for item in fields(NetworkConfig) if item.name == "output")
+
+
+class _Rounding:
+    """Makes each float of an array one relative step larger or smaller, as chance has it; other types stay."""
+
+    def __init__(self, seed: int, epsilon: float) -> None:
+        self._rng, self._epsilon = np.random.default_rng(seed), epsilon
+
+    def __call__(self, array: Array) -> Array:
+        if array.dtype.kind != "f" and "float" not in array.dtype.name:
+            return array
+        steps = self._rng.integers(0, 2, array.shape, np.int8) * 2 - 1
+        rounded = array.astype(np.float64) * (1 + self._epsilon * steps)
+        return np.asarray(rounded.astype(array.dtype))
 
 
 @dataclass(frozen=True)
@@ -87,7 +101,7 @@ class Network:
     computed_by: str = "PyTorch"
     notes: tuple[str, ...] = ()
     entry: str = "main"
-    again: Callable[[dict[str, Array]], list[Array]] | None = None
+    again: Callable[[Callable[[Array], Array]], list[Array]] | None = None
 
     @property
     def compared(self) -> dict[str, int]:
@@ -96,36 +110,31 @@ class Network:
         return {self.outputs[index]: index for index in [self.output, *others]}
 
     @cached_property
-    def tolerance(self) -> float:
-        """Largest difference from `expected` that is accepted, relative to an output's largest value."""
-        return tolerance_of(self.mod)
+    def precisions(self) -> list[Precision]:
+        """The precision that each output is computed in."""
+        return precisions_of(self.mod)
 
     @cached_property
-    def sensitivity(self) -> dict[str, float]:
-        """How much rounding alone changes an output, relative to its largest value; empty where that is not known.
+    def rounding_noise(self) -> list[Array] | None:
+        """How much rounding alone changes each value of each output, float64; None without the source's runtime.
 
-        Numbers of the inputs are one unit in the last place larger or smaller, as chance has it.
+        The source's runtime computes the outputs of inputs and weights that are one step of the output's precision
+        larger or smaller, as chance has it: the largest change of a few draws.
         """
         if self.again is None:
-            return {}
-        changes = dict.fromkeys(self.compared, 0.0)
-        for seed in range(ROUNDINGS):
-            rng = np.random.default_rng(seed)
-            ways = np.array([-np.inf, np.inf], np.float32)
-            rounded = {
-                name: np.nextafter(array, rng.choice(ways, array.shape))
-                if array.dtype == np.float32
-                else array
-                for name, array in self.inputs.items()
-            }
-            outputs = self.again(rounded)
-            for name, place in self.compared.items():
-                found, expected = outputs[place], self.expected[place]
-                if found.shape == expected.shape and found.dtype.kind == "f" and found.size:
-                    scale = float(np.max(np.abs(expected)))
-                    change = float(np.max(np.abs(found - expected))) / scale if scale else 0.0
-                    changes[name] = max(changes[name], change)
-        return changes
+            return None
+        noise: list[Array] = [np.zeros(array.shape) for array in self.expected]
+        for epsilon in {precision.epsilon for precision in self.precisions}:
+            for seed in range(ROUNDINGS):
+                outputs = self.again(_Rounding(seed, epsilon))
+                for place, (output, expected) in enumerate(
+                    zip(outputs, self.expected, strict=True)
+                ):
+                    if self.precisions[place].epsilon == epsilon and output.shape == expected.shape:
+                        with np.errstate(invalid="ignore"):
+                            change = np.abs(output.astype(np.float64) - expected.astype(np.float64))
+                        noise[place] = np.fmax(noise[place], change)
+        return noise
 
     def tasks(self, target: dict[str, Any], min_mflop: float = 0.0) -> list[NetworkTask]:
         """Return the workloads with at least so many MFLOP a call, the costliest first."""

@@ -31,7 +31,8 @@ class Imported:
         fused: whether the module's operators are lowered and fused already.
         computed_by: what computed `expected`.
         notes: sentences that a user should read: what was settled without her.
-        again: computes what `computed_by` does of other inputs; None of a source that keeps no runtime.
+        again: computes the outputs as `computed_by` does, its argument applied to each array of inputs and weights
+            first; None of a source that keeps no runtime.
     """
 
     mod: Any
@@ -43,7 +44,7 @@ class Imported:
     fused: bool = False
     computed_by: str = "PyTorch"
     notes: tuple[str, ...] = ()
-    again: Callable[[dict[str, Array]], list[Array]] | None = None
+    again: Callable[[Callable[[Array], Array]], list[Array]] | None = None
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,35 @@ def positional_module(
     return Positional(), names
 
 
+def run_changed(
+    module: Any, inputs: dict[str, Array], changed: Callable[[Array], Array]
+) -> list[Array]:
+    """Run a module that takes tensors in order, a function applied to each input and weight; the module stays as it is.
+
+    Args:
+        module: returns a tuple of tensors.
+        inputs: in order.
+        changed: array -> array.
+    """
+    import torch
+
+    def change(tensor: Any) -> Any:
+        if not tensor.is_floating_point():
+            return tensor
+        known = tensor.float() if tensor.dtype.itemsize < 4 else tensor  # NumPy lacks bfloat16
+        return torch.from_numpy(changed(known.detach().numpy())).to(tensor.dtype)
+
+    weights = {
+        name: change(tensor)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
+    tensors = tensors_of({name: changed(array) for name, array in inputs.items()})
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outputs = torch.func.functional_call(module, weights, tensors)
+    return [tensor.detach().numpy() for tensor in outputs]
+
+
 def module_to_onnx(name: str, module: Any, tensors: tuple[Any, ...]) -> Any:
     """Export a module in evaluation mode for these inputs: an onnx.ModelProto.
 

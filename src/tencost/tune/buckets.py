@@ -162,15 +162,15 @@ def try_padding(buckets: Buckets, network: Network, smaller: Imported, run: Run)
     named = zip(smaller.inputs.items(), buckets.inputs, strict=True)
     inputs = {name: pad_array(array, axes, bucket) for (name, array), axes in named}
     outputs = run(replace(network, inputs=inputs))
-    for name, output, axes, expected in zip(
-        network.outputs, outputs, buckets.outputs, smaller.expected, strict=True
+    for name, output, axes, expected, precision in zip(
+        network.outputs, outputs, buckets.outputs, smaller.expected, network.precisions, strict=True
     ):
         try:
-            agreement = output_agreement(front(output, axes, between), expected, network.tolerance)
+            agreement = output_agreement(front(output, axes, between), expected, precision)
         except TuneError as error:
             return f"output {name}: {error}"
         if agreement.differs:
-            return f"output {name} differs by {agreement.max_rel:.0e} of its largest value"
+            return f"output {name} differs: {agreement}"
         if agreement.degenerate:
             return f"output {name} is {agreement.degenerate}: that it is equal says nothing"
     return ""

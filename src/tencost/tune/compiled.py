@@ -379,8 +379,7 @@ def _difference(part: NetworkPart, host: Host, built: Any, console: Console) -> 
     if agreement.differs:
         raise TuneError(
             f"network {network.name!r}: the compiled network's output {name} differs from that of "
-            f"{network.computed_by} by {agreement.max_rel:.2e} of its largest value ({agreement.tolerance:g} is "
-            "accepted); nothing was written. "
+            f"{network.computed_by} {agreement}; nothing was written. "
             + (
                 "`tencost tune` finds the programs of a database that compute something else"
                 if part.tuned
@@ -388,11 +387,11 @@ def _difference(part: NetworkPart, host: Host, built: Any, console: Console) -> 
             )
         )
     for output, each in agreements.items():
-        if each.tolerance > network.tolerance:
+        if each.noise:
             print_note(
                 console,
-                f"its output {output} differs by {each.max_rel:.1e} of its largest value, and {network.computed_by}'s "
-                f"changes by {network.sensitivity[output]:.1e} when the inputs are rounded otherwise",
+                f"its output {output} differs by {each.max_rel:.1e} of such values, and {network.computed_by}'s "
+                f"changes by {each.noise:.1e} when the inputs are rounded otherwise, and the weights",
             )
     for output, reason in meaningless(network).items():
         print_note(console, f"its output {output} is {reason}: that it is equal says nothing")

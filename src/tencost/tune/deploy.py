@@ -25,6 +25,7 @@ from tencost import signals
 from tencost.config import GraphChoice, HardwareConfig, RunnerKind
 from tencost.errors import TuneError
 from tencost.networks.joining import join_networks
+from tencost.networks.lowering import Precision
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
@@ -39,11 +40,16 @@ from tencost.tune.workfolder import check_database
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 """What TVM raises where it refuses something."""
-TOLERANCE = 1e-4
-"""Largest difference from an expected output of float32 that is accepted, relative to the output's largest value."""
-ROUNDED, MOST_SENSITIVE = 4, 0.2
-"""Times the change that rounded inputs make, up to which an output may differ: each operator rounds, not the inputs
-alone. And the largest such tolerance: beyond it nothing would be compared."""
+NOISE_FACTOR = 4
+"""How many times the measured rounding noise of a value it may differ: each operator rounds, not the inputs alone."""
+LOOSEST_TOLERANCE = 0.2
+"""The largest share of a value's magnitude that rounding noise excuses: beyond it nothing would be compared."""
+_GAP = 1e3
+"""Values that differ by this factor, with none between them, are of other kinds: a mask's -1e9 and logits."""
+_FEW = 4
+"""Values of a row or column from which their typical magnitude is read."""
+_FLOOR = 0.1
+"""The share of the tolerance that every value of an output may differ by, in relation to the typical magnitude."""
 _LEAST_OUTPUT = 1e-6
 """An output whose largest value, or whose spread in relation to it, is below this says nothing."""
 _LEAST_SCALE = float(np.finfo(np.float32).tiny / np.finfo(np.float32).eps)
@@ -57,20 +63,35 @@ TURNS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class OutputAgreement:
-    """How far an output is from what it should be, as PyTorch, ONNX Runtime or ONNX's reference computes it.
+    """How far an output is from the expected one, at the value that differs most compared with what is accepted there.
 
     Attributes:
-        max_abs: largest absolute difference where the expected value is a finite number; NaN if a value that is not
-            finite is another one, or if one of the output's is.
-        max_rel: that, divided by the largest finite absolute value that is expected (where that is less, by 1e-31).
+        max_abs: largest absolute difference of all values; NaN if a value that is not finite is another one, or if one
+            of the output's is.
+        max_rel: difference of that value, divided by its magnitude and the typical one of its neighbours.
         degenerate: why agreeing with the expected output would say nothing; empty if it says something.
-        tolerance: the largest max_rel that is accepted.
+        tolerance: the largest max_rel that is accepted at that value.
+        noise: how much rounding alone changes that value, in the unit of max_rel, where only that explains the
+            difference; else 0.
+        place: index of that value.
+        expected, found: that value, as it should be and as it is.
     """
 
     max_abs: float
     max_rel: float
     degenerate: str = ""
-    tolerance: float = TOLERANCE
+    tolerance: float = Precision().tolerance
+    noise: float = 0.0
+    place: tuple[int, ...] = ()
+    expected: float = math.nan
+    found: float = math.nan
+
+    def __str__(self) -> str:
+        where = ", ".join(map(str, self.place))
+        return (
+            f"at [{where}]: expected {self.expected:.8g}, found {self.found:.8g}, which differs by {self.max_rel:.2e} "
+            f"of such values ({self.tolerance:.2g} is accepted)"
+        )
 
     @property
     def differs(self) -> bool:
@@ -450,14 +471,26 @@ def compile_default(network: Network, target: dict[str, Any]) -> Any:
 
 
 def output_agreement(
-    output: Array, expected: Array, tolerance: float = TOLERANCE
+    output: Array,
+    expected: Array,
+    precision: Precision | None = None,
+    noise: Array | None = None,
+    *,
+    strict: bool = False,
 ) -> OutputAgreement:
-    """Compare an output with what it should be; values that are not finite have to be the same in the same places.
+    """Compare an output with the expected one, value by value.
+
+    A float may differ by the precision's tolerance of its own magnitude, and of the typical magnitude of the values
+    like it: those of its row, or of its column, whichever is smaller, without values that are 1000 times as large.
+    Integers and truth values have to be equal, but for a step of quantized ones. What rounding noise changes may differ
+    by that, up to LOOSEST_TOLERANCE. Values that are not finite have to be the same in the same places.
 
     Args:
         output: of the compiled network.
-        expected: what the network's own runtime computes.
-        tolerance: the largest difference that is accepted, relative to the largest value; see Network.tolerance.
+        expected: as the network's own runtime computes it.
+        precision: that it is computed in; None: float32.
+        noise: how much rounding changes each value, float64, where that was measured.
+        strict: a row or column of fewer than four values counts, too, where the noise can be measured afterwards.
 
     Raises:
         TuneError: another shape or type.
@@ -466,48 +499,128 @@ def output_agreement(
         raise TuneError(f"expected an output of shape {expected.shape}, found {output.shape}")
     if output.dtype != expected.dtype:
         raise TuneError(f"expected an output of {expected.dtype}, found one of {output.dtype}")
+    precision = precision or Precision()
     ours, theirs = output.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(theirs)
-    difference = float(np.max(np.abs(ours[finite] - theirs[finite]), initial=0))
-    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
-        difference = math.nan
-    scale = float(np.max(np.abs(theirs[finite]), initial=0))
-    max_rel = difference / max(scale, _LEAST_SCALE) if scale > 0 else difference
+    if not theirs.size:
+        return OutputAgreement(max_abs=0.0, max_rel=0.0, degenerate=degenerate(expected))
+    same = (output == expected) | (np.isnan(ours) & np.isnan(theirs))
+    with np.errstate(invalid="ignore"):
+        difference = np.where(same, 0.0, np.abs(ours - theirs))
+    difference[~same & ~(np.isfinite(ours) & np.isfinite(theirs))] = math.nan
+    is_float = expected.dtype.kind not in "biu"
+    if is_float:
+        scale, typical = _scales(theirs, is_uniform=precision.is_quantized, strict=strict)
+        allowed = precision.tolerance * scale
+        excused = _excused(noise, np.abs(theirs), typical)
+    else:
+        difference = np.where(same, 0.0, np.maximum(difference, 1.0))  # beyond 2**53, too
+        scale = np.maximum(np.abs(theirs), 1.0)
+        allowed = np.full(theirs.shape, _steps(expected, precision))
+        is_rare = noise is not None and np.mean(noise > 0) <= LOOSEST_TOLERANCE
+        excused = noise if noise is not None and is_rare else np.zeros(theirs.shape)
+    limit = np.maximum(allowed, excused)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        excess = np.where(difference == 0, 0.0, difference / limit)
+    place = np.unravel_index(int(np.argmax(excess)), excess.shape)  # a NaN is the largest
+    unit = float(scale[place]) or 1.0
+    is_noise = allowed[place] < difference[place] <= limit[place]
     return OutputAgreement(
-        max_abs=difference,
-        max_rel=max_rel,
+        max_abs=float(np.max(difference)),
+        max_rel=float(difference[place]) / unit,
         degenerate=degenerate(expected),
-        tolerance=tolerance,
+        tolerance=float(limit[place]) / unit,
+        noise=float(excused[place]) / NOISE_FACTOR / unit if is_noise else 0.0,
+        place=tuple(map(int, place)),
+        expected=float(theirs[place]),
+        found=float(ours[place]),
     )
+
+
+def _scales(expected: Array, *, is_uniform: bool, strict: bool) -> tuple[Array, Array]:
+    """Return (the magnitude that each value's tolerance refers to, the typical magnitude of all values like it).
+
+    Args:
+        expected: float64.
+        is_uniform: values large and small are stored in the same steps, so that the largest one decides.
+        strict: see `output_agreement`.
+    """
+    magnitudes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
+    ascending = np.sort(magnitudes[magnitudes > 0])
+    bounds = ascending[1:][ascending[1:] > _GAP * ascending[:-1]]
+    kinds = np.digitize(magnitudes, bounds)
+    typical, local = np.ones(magnitudes.shape), np.ones(magnitudes.shape)
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(magnitudes)
+    for kind in range(len(bounds) + 1):
+        members = kinds == kind
+        counted = members & (magnitudes > 0)
+        if not counted.any():
+            continue
+        mean = np.exp(logarithms[counted].mean())
+        typical[members] = local[members] = magnitudes[counted].max() if is_uniform else mean
+        for axis in range(0 if is_uniform else expected.ndim):
+            others = tuple(other for other in range(expected.ndim) if other != axis)
+            counts = counted.sum(axis=others, keepdims=True)
+            sums = np.where(counted, logarithms, 0.0).sum(axis=others, keepdims=True)
+            means = np.exp(sums / np.maximum(counts, 1))
+            is_enough = members & (counts >= (1 if strict else _FEW))
+            local = np.where(is_enough, np.minimum(local, means), local)
+    if strict:
+        is_zero = magnitudes == 0
+        typical[is_zero] = np.minimum(typical[is_zero], 1.0)
+        local[is_zero] = np.minimum(local[is_zero], 1.0)
+    return np.maximum(magnitudes + np.maximum(local, _FLOOR * typical), _LEAST_SCALE), typical
+
+
+def _excused(noise: Array | None, magnitudes: Array, typical: Array) -> Array:
+    """Return the differences of floats that rounding noise explains; 0 where it would explain anything."""
+    if noise is None:
+        return np.zeros(magnitudes.shape)
+    noise = noise.copy()
+    for kind in np.unique(typical):
+        members = typical == kind
+        noise[members] = np.fmax(noise[members], np.nanmedian(noise[members]))
+    excused = NOISE_FACTOR * noise
+    return np.where(excused <= LOOSEST_TOLERANCE * np.maximum(magnitudes, typical), excused, 0.0)
+
+
+def _steps(expected: Array, precision: Precision) -> float:
+    """Return by how much an integer may differ: one step where it is quantized; sums of such values by more."""
+    if not precision.is_quantized or expected.dtype.kind == "b":
+        return 0.0
+    if expected.dtype.itemsize == 1:
+        return 1.0
+    is_sum = expected.dtype == np.int32
+    return precision.tolerance * float(np.max(np.abs(expected.astype(np.float64)))) * is_sum
 
 
 def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, OutputAgreement]:
     """Compare a network's outputs, by name, the chosen one first.
 
-    An output that differs may do so by rounding: one that changes as much when the inputs are rounded otherwise is
-    accepted, up to MOST_SENSITIVE.
+    Where an output differs, the source's own runtime says what rounding changes in it.
 
     Raises:
         TuneError: other shapes or types; the output is named.
     """
-    agreements = {}
+    strict, agreements = network.again is not None, {}
     for name, index in network.compared.items():
+        pair = outputs[index], network.expected[index], network.precisions[index]
         try:
-            agreements[name] = output_agreement(
-                outputs[index], network.expected[index], network.tolerance
-            )
+            agreement = output_agreement(*pair, strict=strict)
         except TuneError as error:
             raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
-    for name, agreement in agreements.items():
-        allowed = ROUNDED * network.sensitivity.get(name, 0) if agreement.differs else 0
-        if agreement.tolerance < allowed <= MOST_SENSITIVE:
-            agreements[name] = replace(agreement, tolerance=allowed)
+        if agreement.differs and not math.isnan(agreement.max_rel) and strict:
+            agreement = output_agreement(*pair, network.rounding_noise[index], strict=True)
+        agreements[name] = agreement
     return agreements
 
 
 def worst(agreements: Mapping[str, OutputAgreement]) -> tuple[str, OutputAgreement]:
-    """Return the output that differs most, by name; a NaN is worse than any number."""
-    return max(agreements.items(), key=lambda pair: (math.isnan(pair[1].max_rel), pair[1].max_rel))
+    """Return the output that differs most, by name: one that is not accepted, a NaN first, before one that is."""
+    return max(
+        agreements.items(),
+        key=lambda pair: (math.isnan(pair[1].max_rel), pair[1].differs, pair[1].max_rel),
+    )
 
 
 def degenerate(output: Array) -> str:

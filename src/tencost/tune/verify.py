@@ -96,13 +96,14 @@ def compile_and_compare(
     if len(database):
         built = compile_network(network, hardware.target, database, note=note)
     agreements = compare_outputs(network, host.outputs(built, network))
-    _, tuned = worst(agreements)
+    name, tuned = worst(agreements)
     if tuned.differs:
+        difference = f"its output {name} differs from that of {network.computed_by} {tuned}."
         by_default = compile_default(network, hardware.target)
         _, default = worst(compare_outputs(network, host.outputs(by_default, network)))
         if host.is_remote:
-            raise _remote_disagreement(network, tuned, default, folder)
-        raise _disagreement(network, tuned, default, hardware, tasks, folder, options)
+            raise _remote_disagreement(network, difference, default, folder)
+        raise _disagreement(network, difference, default, hardware, tasks, folder, options)
     values: dict[str, Any] = {
         "computed_by": network.computed_by,
         "outputs_that_say_nothing": meaningless(network),
@@ -294,13 +295,10 @@ def break_down(
 
 
 def _remote_disagreement(
-    network: Network, tuned: OutputAgreement, default: OutputAgreement, folder: WorkFolder
+    network: Network, difference: str, default: OutputAgreement, folder: WorkFolder
 ) -> TuneError:
     """Say which of the two a device computes wrongly; its programs are not compared with their tasks one by one."""
-    message = (
-        f"network {network.name!r}: on the device its output differs from that of {network.computed_by} by "
-        f"{tuned.max_rel:.2e} of its largest value ({tuned.tolerance:g} is accepted)."
-    )
+    message = f"network {network.name!r}: on the device {difference}"
     if default.differs:
         return TuneError(
             f"{message} With TVM's default schedules it differs by {default.max_rel:.2e}, too: the import is at fault, "
@@ -314,7 +312,7 @@ def _remote_disagreement(
 
 def _disagreement(
     network: Network,
-    tuned: OutputAgreement,
+    difference: str,
     default: OutputAgreement,
     hardware: HardwareConfig,
     tasks: Sequence[NetworkTask],
@@ -322,10 +320,7 @@ def _disagreement(
     options: MeasureOptions,
 ) -> TuneError:
     """Find out why the tuned network computes something else than it should; wrong programs are marked as failed."""
-    message = (
-        f"network {network.name!r}: the tuned network's output differs from that of {network.computed_by} by "
-        f"{tuned.max_abs:.2e} ({tuned.max_rel:.2e} of its largest value; {tuned.tolerance:g} is accepted)."
-    )
+    message = f"network {network.name!r}, tuned: {difference}"
     cores = cpus_of(hardware)
     plan = CpuPlan.choose(cores, name=hardware.name)
     log, kind = folder.logs / "worker.log", str(hardware.target["kind"])

@@ -13,7 +13,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from tencost.networks.onnx_graph import (
     replace,
     subgraphs,
 )
+from tencost.networks.onnx_run import run_model
 from tencost.networks.operators import Refused, written_anew
 from tencost.networks.operators.loops import unroll_loops
 from tencost.networks.operators.recurrent_layers import check_recurrent
@@ -58,7 +59,7 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         raise MeasureError(f"network {config.name!r}: expected a graph with outputs, found none")
     _check_tensors(config, "outputs", model.graph.output)
     mod, params = to_relax(config, model, inputs)
-    expected, computed_by = _run(config, path, inputs)
+    expected, computed_by = run_model(config, path, inputs)
     notes = batch_notes(config, declared)
     for name in padded_outputs(model.graph):
         place = outputs.index(name)
@@ -67,6 +68,11 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         notes.append(
             f"output {name} (NonMaxSuppression) has always {rows} rows: the selected boxes, then rows of -1"
         )
+
+    def again(changed: Callable[[Array], Array]) -> list[Array]:
+        arrays = {name: changed(array) for name, array in inputs.items()}
+        return run_model(config, path, arrays, changed)[0]
+
     return Imported(
         mod,
         params,
@@ -76,7 +82,7 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         outputs[0],
         computed_by=computed_by,
         notes=tuple(notes),
-        again=lambda arrays: _run(config, path, arrays)[0],
+        again=again,
     )
 
 
@@ -287,39 +293,6 @@ def _check_static(config: NetworkConfig, mod: Any, empty: list[str]) -> None:
             raise MeasureError(
                 f"network {config.name!r}: expected outputs of fixed shape, found {item} in {config.path}. {advice}"
             )
-
-
-def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> tuple[list[Array], str]:
-    """Return (what the file computes, what computed it): onnxruntime, else ONNX's reference where that cannot.
-
-    Raises:
-        MeasureError: neither runs it.
-    """
-    from onnx.reference import ReferenceEvaluator
-
-    advice = "Install onnxruntime: pip install 'tencost[tuner]'"
-    with contextlib.suppress(ImportError):
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # fatal: everything else is raised as well
-        # Further optimizations fuse quantized operators and are up to two quanta off what ONNX defines.
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        try:
-            session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-            outputs = session.run(None, inputs)
-            return [np.asarray(array) for array in outputs], "ONNX Runtime"
-        except Exception as error:  # noqa: BLE001 - onnxruntime's have no root of their own
-            advice = f"onnxruntime does not run it either: {first_sentence(error)}"
-    try:
-        outputs = ReferenceEvaluator(str(path)).run(None, inputs)
-    except Exception as error:
-        raise MeasureError(
-            f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. {advice}"
-        ) from error
-    return [np.asarray(array) for array in outputs], "ONNX's reference"
 
 
 def _example(folder: Path) -> NetworkConfig:

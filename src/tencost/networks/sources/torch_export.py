@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tencost.networks.torch_modules import (
     module_to_onnx,
     module_to_relax,
     positional_module,
+    run_changed,
     tensors_of,
 )
 from tencost.networks.torch_types import without_detaching_in_place
@@ -46,8 +48,18 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
     """
     program, inputs, notes = _opened(config, path)
     expected, names = _run(config, program, tensors_of(inputs))
-    mod, params = module_to_relax(config.name, _positional(program)[0], inputs)
-    return Imported(mod, params, inputs, expected, names, names[0], notes=notes)
+    module = _positional(program)[0]
+    mod, params = module_to_relax(config.name, module, inputs)
+    return Imported(
+        mod,
+        params,
+        inputs,
+        expected,
+        names,
+        names[0],
+        notes=notes,
+        again=partial(run_changed, module, inputs),
+    )
 
 
 def _to_onnx(config: NetworkConfig, path: Path | None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tencost.networks.torch_modules import (
     module_to_onnx,
     module_to_relax,
     positional_module,
+    run_changed,
     tensors_of,
 )
 
@@ -40,7 +42,8 @@ def _read(config: NetworkConfig, path: Path | None = None) -> Imported:
     with _running(config), torch.no_grad():
         expected = [array.numpy() for array in model(*tensors)]
     mod, params = module_to_relax(config.name, model, inputs)
-    return Imported(mod, params, inputs, expected, names)
+    again = partial(run_changed, model, inputs)
+    return Imported(mod, params, inputs, expected, names, again=again)
 
 
 def _to_onnx(config: NetworkConfig, path: Path | None = None) -> Any:
