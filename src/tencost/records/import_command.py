@@ -15,6 +15,7 @@ from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
+from tencost.records.contradictions import contradiction_notes
 from tencost.records.devices import parse_devices
 from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
@@ -92,7 +93,8 @@ def run(
         "files": _files(progress.files, logs),
         "time": f"{time.monotonic() - started:.1f} s",
     }
-    warnings = [f"warning: {text}" for text in progress.agreement.warnings()]
+    texts = [*progress.agreement.warnings(), *contradiction_notes(progress.contradictions)]
+    warnings = [f"warning: {text}" for text in texts]
     report(rows, [*warnings, *_notes_of_others(logs)], rejects, console)
     if not progress.records:
         why = (

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import DatasetError
+from tencost.records.contradictions import COLUMNS, contradiction_notes, contradictions
 from tencost.records.databases import Import, import_dataset, import_parts
 from tencost.records.devices import Devices
 from tencost.records.gate import judged
@@ -56,8 +57,10 @@ def run(cfg: Config, root: Path) -> Path:
         reasons = "; ".join(map(in_words, imported.rejects[:SHOWN]))
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
     with whole_folder(folder) as content:
-        summary = _write(content, imported)
+        summary, suspicions = _write(content, imported)
     _report(summary, console)
+    for text in contradiction_notes(suspicions):
+        console.print(f"warning: {text}", highlight=False, markup=False)
     show_rejects(imported.rejects, console)
     return folder
 
@@ -72,7 +75,8 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
     return read_log_dataset(raw, cfg.dataset.name, devices, on_file)
 
 
-def _write(folder: Path, imported: Import) -> dict[str, Any]:
+def _write(folder: Path, imported: Import) -> tuple[dict[str, Any], list[str]]:
+    """Write a build; return its summary, and sentences about groups that contradict their neighbours."""
     read = imported.table
     table = one_of_each(judged(read, {task.workload_id: task.flop for task in imported.tasks}))
     measured = measurement_count(table)
@@ -111,7 +115,8 @@ def _write(folder: Path, imported: Import) -> dict[str, Any]:
         "rejects": len(imported.rejects),
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return summary
+    usable = pl.DataFrame(table.select([*COLUMNS, "quarantine"]))
+    return summary, contradictions(usable.filter(pl.col("quarantine").is_null()))
 
 
 def _report(summary: dict[str, Any], console: Console) -> None:
