@@ -24,7 +24,7 @@ from tencost.records.logs import is_measured
 from tencost.records.reading.report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.store.generator import UNKNOWN, age
 from tencost.store.measured import measurement_count, one_of_each
-from tencost.store.tables import RULE_TIMES, TASKS, WORKLOADS, write_records
+from tencost.store.tables import RULE_TIMES, TASKS, WORKLOADS, load_records, write_records
 from tencost.writing import whole_folder
 
 _WORKLOAD_COLUMNS = {
@@ -57,9 +57,9 @@ def run(cfg: Config, root: Path) -> Path:
         reasons = "; ".join(map(in_words, imported.rejects[:SHOWN]))
         raise DatasetError(f"expected readable records in {raw}, found none. {reasons}")
     with whole_folder(folder) as content:
-        summary, suspicions = _write(content, imported)
+        summary = _write(content, imported)
     _report(summary, console)
-    for text in contradiction_notes(suspicions):
+    for text in contradiction_notes(contradictions(load_records(folder, columns=COLUMNS))):
         console.print(f"warning: {text}", highlight=False, markup=False)
     show_rejects(imported.rejects, console)
     return folder
@@ -75,8 +75,7 @@ def _read(raw: Path, cfg: Config, on_file: Callable[[int, int], None]) -> Import
     return read_log_dataset(raw, cfg.dataset.name, devices, on_file)
 
 
-def _write(folder: Path, imported: Import) -> tuple[dict[str, Any], list[str]]:
-    """Write a build; return its summary, and sentences about groups that contradict their neighbours."""
+def _write(folder: Path, imported: Import) -> dict[str, Any]:
     read = imported.table
     table = one_of_each(judged(read, {task.workload_id: task.flop for task in imported.tasks}))
     measured = measurement_count(table)
@@ -115,8 +114,7 @@ def _write(folder: Path, imported: Import) -> tuple[dict[str, Any], list[str]]:
         "rejects": len(imported.rejects),
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    usable = pl.DataFrame(table.select([*COLUMNS, "quarantine"]))
-    return summary, contradictions(usable.filter(pl.col("quarantine").is_null()))
+    return summary
 
 
 def _report(summary: dict[str, Any], console: Console) -> None:
