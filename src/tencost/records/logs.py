@@ -86,6 +86,7 @@ class Progress:
         agreement: whether records name the device that their log was given.
         workloads: ids of the workloads read, by hardware.
         contradictions: a sentence for each group that contradicts its neighbours in the store.
+        unreadable: (file, why) of workloads whose modules this TVM cannot read -> records by workload id.
     """
 
     files: int = 0
@@ -102,6 +103,7 @@ class Progress:
     agreement: Agreement = field(default_factory=Agreement)
     workloads: dict[str, set[str]] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
+    unreadable: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
 
 
 _Parsed = tuple[list[Path], list[Reject]]
@@ -303,6 +305,16 @@ def _tally(table: pa.Table, progress: Progress) -> None:
     pairs = pl.DataFrame(table.select(["hardware", "workload_id"])).unique()
     for hardware, workload in pairs.iter_rows():
         progress.workloads.setdefault(hardware, set()).add(workload)
+    info = pl.col("additional_info").str.json_path_match("$.workload_unreadable")
+    unreadable = (
+        pl.DataFrame(table.select(["workload_id", "additional_info", "source"]))
+        .select("workload_id", pl.col("source").struct.field("file"), why=info)
+        .drop_nulls("why")
+        .group_by("file", "why", "workload_id")
+        .len()
+    )
+    for file, why, workload, count in unreadable.iter_rows():
+        progress.unreadable.setdefault((file, why), Counter())[workload] += count
 
 
 def _commit(
