@@ -6,7 +6,8 @@ suspicious, and no more than that; nothing is thrown away, a quarantined record 
 - a measurement whose repeats contradict each other: the fastest and the slowest differ by more than REPEATS;
 - a time that the device cannot reach: below FLOOR_S, which a call takes on any device, or more than FASTER times below
   what the workload's FLOP take at `peak_gflops` (of types narrower than 32 bits: as many times more), or the bytes
-  that it writes at `bandwidth_gbs` (conf/hardware/<name>.yaml, all cores together). What is not known limits nothing;
+  that it writes at `bandwidth_gbs` (conf/hardware/<name>.yaml, all cores together). What is not known limits nothing.
+  Where most records of a group are such, all of it is suspicious: the others are in the same wrong unit;
 - a record that would become the best of its workload, on its hardware, for its target and of its code generator, and
   is more than MARGIN times faster than the next best of at least CROWD others.
 
@@ -158,12 +159,18 @@ def _impossible(records: pl.DataFrame, limits: Limits) -> list[tuple[int, str]]:
         flop = limits.flop.get(str(workload), 0.0)
         least = max(_least(device, flop, text), FLOOR_S)
         why = "a call takes" if least == FLOOR_S else f"{hardware} needs"
+        below = rows.filter(pl.col("fastest_s") < least)
         reasons += [
             (row, f"{seconds:.3g} s is less than {why} for it at least, {least:.3g} s")
-            for row, seconds in rows.filter(pl.col("fastest_s") < least)
-            .select("row", "fastest_s")
-            .iter_rows()
+            for row, seconds in below.select("row", "fastest_s").iter_rows()
         ]
+        if below.height > max(1, rows.height // 2):
+            reason = (
+                f"{below.height} of the {rows.height} records of its workload take less than {why} for it at least, "
+                f"{least:.3g} s"
+            )
+            others = rows.filter(pl.col("fastest_s") >= least)
+            reasons += [(row, reason) for row in others["row"].to_list()]
     return reasons
 
 
@@ -171,7 +178,7 @@ def _least(device: HardwareConfig | None, flop: float, args: str | None) -> floa
     """Return the seconds that FLOP and written bytes take at least, FASTER allowed for; 0 where nothing is known."""
     if device is None:
         return 0.0
-    shapes = _tensors(args)
+    shapes = tensors(args)
     sizes = [size for size, _ in shapes]
     if sizes and flop > 2.0 * sizes[-1] * sum(sizes[:-1]):
         flop = 0.0
@@ -184,7 +191,7 @@ def _least(device: HardwareConfig | None, flop: float, args: str | None) -> floa
     )
 
 
-def _tensors(args: str | None) -> list[tuple[float, int]]:
+def tensors(args: str | None) -> list[tuple[float, int]]:
     """Return elements and bits of each argument, ["TENSOR", dtype, shape]; none where an argument is no tensor."""
     value = json.loads(args) if args else []
     tensors = []

@@ -15,6 +15,7 @@ from tencost.config import PathsConfig
 from tencost.config.checking import plain_name
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
+from tencost.records.contradictions import contradiction_notes
 from tencost.records.devices import parse_devices
 from tencost.records.door import gate_of
 from tencost.records.formats.metaschedule import FORMAT, RECORD_FILE, WORKLOAD_FILE
@@ -92,7 +93,9 @@ def run(
         "files": _files(progress.files, logs),
         "time": f"{time.monotonic() - started:.1f} s",
     }
-    warnings = [f"warning: {text}" for text in progress.agreement.warnings()]
+    texts = [*progress.agreement.warnings(), *_unreadable(progress)]
+    texts += contradiction_notes(progress.contradictions)
+    warnings = [f"warning: {text}" for text in texts]
     report(rows, [*warnings, *_notes_of_others(logs)], rejects, console)
     if not progress.records:
         why = (
@@ -128,6 +131,25 @@ def _notes_of_others(logs: Logs) -> list[str]:
         if len(files) == 1
         else f"{len(files):,} files are no logs: {reason}; the first is {files[0]}"
         for reason, files in _no_logs(logs).items()
+    ]
+
+
+def _modules_not_read(progress: Progress) -> str:
+    records = sum(progress.unreadable.values(), Counter[str]())
+    return f"{len(records):,} workloads, {records.total():,} records" if records else ""
+
+
+def _unreadable(progress: Progress) -> list[str]:
+    """Return a sentence for each reason why modules cannot be read, with the files and how many records those have."""
+    by_reason: dict[str, list[str]] = {}
+    for (file, why), records in sorted(progress.unreadable.items()):
+        counts = f"{len(records):,} workloads with {records.total():,} records in {file}"
+        by_reason.setdefault(why, []).append(counts)
+    return [
+        f"{'; '.join(files[:SHOWN])}{f'; and {len(files) - SHOWN} more files' if len(files) > SHOWN else ''}: {why}. "
+        "These records are in the store: they are queried, compared and exported like others, but nothing that needs "
+        "their module (compile, features of the module) can be done with them"
+        for why, files in by_reason.items()
     ]
 
 
@@ -168,6 +190,7 @@ def _rows(progress: Progress, uri: str, refused_path: Path | None) -> dict[str, 
         ),
         "repeats": progress.repeats
         and f"{progress.repeats:,} measurements that the store has or that were read twice",
+        "modules not read": _modules_not_read(progress),
         "kept apart": refused_path
         and f"{refused.total():,}: {words(refused)} ({refused_path}, .jsonl: why)",
         "quarantined": progress.quarantined

@@ -16,10 +16,12 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 
 from tencost.config.parts import LOG_FORMATS
 from tencost.errors import RecordError
+from tencost.records.contradictions import COLUMNS, contradictions
 from tencost.records.devices import Agreement, Devices
 from tencost.records.door import Gate, RefusedRows, in_store
 from tencost.records.gate import judged
@@ -82,6 +84,9 @@ class Progress:
         rejects: lines that could not be read.
         formats: records by format.
         agreement: whether records name the device that their log was given.
+        workloads: ids of the workloads read, by hardware.
+        contradictions: a sentence for each group that contradicts its neighbours in the store.
+        unreadable: (file, why) of workloads whose modules this TVM cannot read -> records by workload id.
     """
 
     files: int = 0
@@ -96,6 +101,9 @@ class Progress:
     refused: RefusedRows = field(default_factory=RefusedRows)
     rejects: list[Reject] = field(default_factory=list)
     agreement: Agreement = field(default_factory=Agreement)
+    workloads: dict[str, set[str]] = field(default_factory=dict)
+    contradictions: list[str] = field(default_factory=list)
+    unreadable: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
 
 
 _Parsed = tuple[list[Path], list[Reject]]
@@ -198,6 +206,11 @@ def import_logs(
         on_progress(progress)
     _commit(waiting, store, flop, progress, gate)
     on_progress(progress)
+    for hardware in sorted(
+        set(progress.workloads) & set(store.hardware() if store.exists() else ())
+    ):
+        records = store.read(hardware, COLUMNS)
+        progress.contradictions += contradictions(records, progress.workloads[hardware])
     return progress
 
 
@@ -289,6 +302,19 @@ def _tally(table: pa.Table, progress: Progress) -> None:
     ):
         for count_row in table.column(name).value_counts().to_pylist():
             counter[count_row["values"]] += count_row["counts"]
+    pairs = pl.DataFrame(table.select(["hardware", "workload_id"])).unique()
+    for hardware, workload in pairs.iter_rows():
+        progress.workloads.setdefault(hardware, set()).add(workload)
+    info = pl.col("additional_info").str.json_path_match("$.workload_unreadable")
+    unreadable = (
+        pl.DataFrame(table.select(["workload_id", "additional_info", "source"]))
+        .select("workload_id", pl.col("source").struct.field("file"), why=info)
+        .drop_nulls("why")
+        .group_by("file", "why", "workload_id")
+        .len()
+    )
+    for file, why, workload, count in unreadable.iter_rows():
+        progress.unreadable.setdefault((file, why), Counter())[workload] += count
 
 
 def _commit(

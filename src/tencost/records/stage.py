@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tencost.config import Config
 from tencost.errors import DatasetError
+from tencost.records.contradictions import COLUMNS, contradiction_notes, contradictions
 from tencost.records.databases import Import, import_dataset, import_parts
 from tencost.records.devices import Devices
 from tencost.records.gate import judged
@@ -23,7 +24,7 @@ from tencost.records.logs import is_measured
 from tencost.records.reading.report import SHOWN, in_words, progress_bar, show_rejects
 from tencost.store.generator import UNKNOWN, age
 from tencost.store.measured import measurement_count, one_of_each
-from tencost.store.tables import RULE_TIMES, TASKS, WORKLOADS, write_records
+from tencost.store.tables import RULE_TIMES, TASKS, WORKLOADS, load_records, write_records
 from tencost.writing import whole_folder
 
 _WORKLOAD_COLUMNS = {
@@ -58,6 +59,8 @@ def run(cfg: Config, root: Path) -> Path:
     with whole_folder(folder) as content:
         summary = _write(content, imported)
     _report(summary, console)
+    for text in contradiction_notes(contradictions(load_records(folder, columns=COLUMNS))):
+        console.print(f"warning: {text}", highlight=False, markup=False)
     show_rejects(imported.rejects, console)
     return folder
 

@@ -100,6 +100,7 @@ def workload_id(mod_json: str) -> str:
         RecordError: not a node graph of tvm-ffi (TVM up to 0.21 wrote another one), or a damaged
         one.
     """
+    graph: Any = None
     try:
         key = hashlib.sha256(mod_json.encode()).digest()
         if key not in _cached_ids:
@@ -110,12 +111,22 @@ def workload_id(mod_json: str) -> str:
             _cached_ids[key] = identity
         return _cached_ids[key]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(graph, dict) and "root" in graph and "nodes" in graph:
+            raise RecordError(
+                f"expected a module as tvm-ffi's JSON graph, found the graph of TVM {_tvm_of(graph)}, which TVM 0.22 "
+                "and later cannot read: tune the task again with this TVM"
+            ) from error
         raise RecordError(
             "expected a module as tvm-ffi's JSON graph (root_index, nodes with type and "
             "data), found "
-            f"{mod_json[:60]!r}... ({type(error).__name__}: {error}). Save it again with TVM "
-            "0.22 or later."
+            f"{mod_json[:60]!r}... ({type(error).__name__}: {error})"
         ) from error
+
+
+def _tvm_of(graph: dict[str, Any]) -> str:
+    attributes = graph.get("attrs")
+    version = attributes.get("tvm_version") if isinstance(attributes, dict) else None
+    return version[:20] if isinstance(version, str) else "0.21 or earlier"
 
 
 def program_id(workload: str, target_kind: str, trace: Any) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tencost import cli
 from tencost.errors import RecordError
 from tencost.records.formats.metaschedule import LoggedWorkload, write_database
 from tencost.records.formats.metaschedule.log import (
@@ -20,6 +22,7 @@ from tencost.records.formats.metaschedule.log import (
 )
 from tencost.records.reading.opening import read_head
 from tencost.records.reading.protocol import About, Batch
+from tencost.store.record_store import RecordStore
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 READER = MetascheduleFormat()
@@ -34,8 +37,18 @@ def read(path: Path, hardware: str | None = "board", batch_rows: int = 1000) -> 
     return list(READER.read(path, About("set", path.name, hardware), batch_rows))
 
 
-def old_pair(folder: Path, records: list[Any]) -> Path:
-    data = OLD_MODULE.encode()
+def old_graph(*blocks: object, version: str = "0.13.dev0") -> str:
+    """A module as TVM up to 0.21 wrote it, with blocks of these names."""
+    nodes: list[dict[str, Any]] = [{"type_key": ""}, {"type_key": "Map", "keys": ["main"]}]
+    for name in blocks:
+        place = str(len(nodes) + 1)
+        nodes.append({"type_key": "tir.Block", "attrs": {"name_hint": place, "body": "0"}})
+        nodes.append({"type_key": "runtime.String", "repr_str": name})
+    return json.dumps({"root": 1, "nodes": nodes, "attrs": {"tvm_version": version}})
+
+
+def old_pair(folder: Path, records: list[Any], old_module: str = OLD_MODULE) -> Path:
+    data = old_module.encode()
     module = base64.b64encode(len(data).to_bytes(8, "little") + data).decode()
     (folder / "x_workload.json").write_text(json.dumps(["1975445329753602945", module]) + "\n")
     text = "".join(json.dumps([0, record]) + "\n" for record in records)
@@ -74,10 +87,62 @@ def test_records_of_a_module_that_cannot_be_read_are_kept_with_the_reason(tmp_pa
     rows = batch.records.to_pylist()
     assert [row["status"] for row in rows] == ["ok", "unknown", "unknown"]
     assert "tvm-ffi" in json.loads(rows[0]["additional_info"])["workload_unreadable"]
+    assert rows[0]["task_name"].startswith("ms_"), "a module without blocks"
     assert rows[0]["execution_elapsed_ms_mean"] == pytest.approx(0.015)
     assert json.loads(rows[1]["foreign"])["run_secs"] == [1e10]
     assert json.loads(rows[2]["foreign"])["run_secs"] is None
     assert len({row["workload_id"] for row in rows}) == 1
+
+
+@pytest.mark.parametrize(
+    ("blocks", "name"),
+    [
+        (["root", "NT_matmul", "T_add", "T_add"], "NT_matmul_T_add_"),
+        (["root", "a b/c", "x"], "a_b_c_x_"),
+        (["root"], "ms_"),
+        (["root", "long" * 50], "long" * 15 + "_"),
+    ],
+)
+def test_a_task_of_an_older_tvm_is_named_after_its_blocks(
+    tmp_path: Path, blocks: list[str], name: str
+) -> None:
+    path = old_pair(tmp_path, [[TRACE, [1e-5], TARGET, []]], old_graph(*blocks))
+    (row,) = read(path)[0].records.to_pylist()
+    assert row["task_name"] == name + row["workload_id"][:8]
+    assert READER.modules(path)[0].task_name == row["task_name"]
+    reason = json.loads(row["additional_info"])["workload_unreadable"]
+    assert "the graph of TVM 0.13.dev0, which TVM 0.22 and later cannot read" in reason
+    assert "again with this TVM" in reason
+
+
+def test_a_task_of_this_tvm_is_named_after_its_blocks() -> None:
+    rows = read(GOLDEN / "database_tuning_record.json")[0].records.to_pylist()
+    traced = {
+        attributes[0]
+        for row in rows
+        for kind, _, attributes, _ in json.loads(row["program"])[0]
+        if kind == "GetSBlock"
+    }
+    assert traced - {"root"}
+    for row in rows:
+        assert any(block in row["task_name"] for block in traced - {"root"}), row["task_name"]
+        assert row["additional_info"] is None
+
+
+def test_an_import_says_which_workloads_have_no_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[TRACE, [time], TARGET, []] for time in (1e-5, 2e-5)]
+    path = old_pair(tmp_path, rows, old_graph("root", "NT_matmul"))
+    monkeypatch.chdir(tmp_path)
+    store = RecordStore(str(tmp_path / "store"))
+    cli.main(["records", "import", str(path), "--hardware", "m1", "--store", store.uri])
+    text = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"modules not read │ 1 workloads, \d records", text)
+    assert "warning: 1 workloads with" in text
+    assert "found the graph of TVM 0.13.dev0" in text
+    assert "Save it again" not in text
+    assert store.read("m1")["task_name"].str.starts_with("NT_matmul_").all()
 
 
 def test_bad_lines_are_named_and_the_others_kept(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 The grammar is in database.py. What differs here: both files may be compressed, and a
 workload whose module this TVM cannot read (TVM up to 0.21 wrote another graph) does not cost its records. They are
 kept under an id made of the module's text, and `additional_info` says why nothing can be compiled from them:
-``{"workload_unreadable": reason}``. Modules are the reader's second result, see `modules`.
+``{"workload_unreadable": reason}``. Tasks are named after the blocks of their module. Modules are the reader's second
+result, see `modules`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +44,10 @@ from tencost.store.status import Status, timing_from_log
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BLOCKS = frozenset({"Block", "SBlock"})
+"""TIR's blocks in modules of any TVM."""
+_ODD = re.compile(r"\W+", re.ASCII)
+_NAME_LENGTH = 60
 _RECORDS, _WORKLOADS = "tuning_record", "workload"
 _EXAMPLE_WORKLOADS = """\
 ["1975445329753602945","RwAAAAAAAAB7InJvb3QiOjEsIm5vZGVzIjpbeyJ0eXBlX2tleSI6IiJ9LHsi\
@@ -198,7 +204,8 @@ def _workloads(path: Path, about: About) -> tuple[list[_Workload | None], list[R
 def _workload(line: bytes) -> _Workload:
     try:
         logged = parse_workload(line)
-        return _Workload(logged, f"ms_{text_id(logged.mod_json)[:8]}", "")
+        name = _task_name(orjson.loads(logged.mod_json), text_id(logged.mod_json))
+        return _Workload(logged, name, "")
     except RecordError as error:
         shash, mod_json = parse_workload_text(line)
         try:
@@ -206,9 +213,29 @@ def _workload(line: bytes) -> _Workload:
         except ValueError as damage:
             raise BadLineError(f"its module is not JSON: {damage}") from damage
         identity = text_id("metaschedule", canonical_json(graph))
-        return _Workload(
-            LoggedWorkload(shash, mod_json, identity), f"ms_{identity[:8]}", str(error)
-        )
+        logged = LoggedWorkload(shash, mod_json, identity)
+        return _Workload(logged, _task_name(graph, identity), str(error))
+
+
+def _task_name(graph: Any, identity: str) -> str:
+    """Return a module's name: its blocks in their order and the beginning of an id; ms and that where it has none.
+
+    Args:
+        graph: the module's JSON, of any TVM: {"nodes": [{"type" or "type_key", "data" or "attrs"}, ...]}.
+        identity: of the module.
+    """
+    names: dict[str, None] = {}
+    try:
+        nodes = graph["nodes"]
+        for node in nodes:
+            if str(node.get("type") or node.get("type_key")).rpartition(".")[2] in _BLOCKS:
+                hint = nodes[int((node.get("data") or node.get("attrs"))["name_hint"])]
+                names[str(hint.get("data") or hint.get("repr_str"))] = None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        names = {}
+    names.pop("root", None)
+    blocks = _ODD.sub("_", "_".join(names))[:_NAME_LENGTH].strip("_")
+    return f"{blocks or 'ms'}_{identity[:8]}"
 
 
 def _row(program: LoggedProgram, workload: _Workload, about: About) -> dict[str, Any]:
