@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tencost.errors import ConfigError, MeasureError
-from tencost.networks import torch_recurrent, torch_types
+from tencost.networks import torch_recurrent, torch_resize, torch_types
 from tencost.networks.inputs import Array
 from tencost.networks.source import first_sentence, require_module
 from tencost.networks.torch_state import check_stateless
@@ -156,7 +156,7 @@ def module_to_relax(name: str, module: Any, inputs: dict[str, Array]) -> tuple[A
         warnings.simplefilter("ignore")  # PyTorch's and TVM's own deprecations; nothing of ours
         try:
             exported = torch.export.export(module, tensors)
-            decomposed = exported.run_decompositions(torch_recurrent.decompositions())
+            decomposed = exported.run_decompositions(_decompositions())
         except Exception as error:
             raise MeasureError(
                 f"network {name!r}: torch.export cannot export it: {first_sentence(error)}"
@@ -167,12 +167,26 @@ def module_to_relax(name: str, module: Any, inputs: dict[str, Array]) -> tuple[A
                 torch_types.with_types_written(decomposed),
                 keep_params_as_input=True,
                 run_ep_decomposition=False,
-                custom_convert_map=torch_recurrent.converters() | torch_types.converters(),
+                custom_convert_map=_converters(),
             )
         except Exception as error:
             raise MeasureError(f"network {name!r}: {_refusal(error, module, tensors)}") from error
     mod, params = detach_params(mod)
     return mod, list(params["main"])
+
+
+def _converters() -> dict[str, Callable[[Any, Any], Any]]:
+    return torch_recurrent.converters() | torch_resize.converters() | torch_types.converters()
+
+
+def _decompositions() -> dict[Any, Any]:
+    """Return PyTorch's decompositions but those of operators that are converted whole."""
+    import torch
+
+    table = torch.export.default_decompositions()
+    for operator in (*torch_recurrent.operators(), *torch_resize.operators()):
+        table.pop(operator, None)
+    return table
 
 
 @contextlib.contextmanager

@@ -16,14 +16,11 @@ _LAYERS = {
 """Operator of PyTorch -> cell, the order of its gates in the weights, its activations."""
 
 
-def decompositions() -> dict[Any, Any]:
-    """Return PyTorch's decompositions but those of recurrent layers, which would write each step anew."""
+def operators() -> list[Any]:
+    """Return PyTorch's operators of recurrent layers: decomposed, each step would be written anew."""
     import torch
 
-    table = torch.export.default_decompositions()
-    for name in _LAYERS:
-        table.pop(getattr(torch.ops.aten, name).input, None)  # type: ignore[no-untyped-call]
-    return table
+    return [getattr(torch.ops.aten, name).input for name in _LAYERS]
 
 
 def converters() -> dict[str, Callable[[Any, Any], Any]]:
