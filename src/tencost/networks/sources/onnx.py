@@ -23,13 +23,16 @@ from tencost.config import NetworkConfig
 from tencost.errors import MeasureError
 from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
 from tencost.networks.onnx_graph import (
+    check_bytes,
     constant_node,
     constant_value,
     fix_shapes,
     fold,
+    infer_shapes,
     read_model,
     replace,
     subgraphs,
+    without_large_weights,
 )
 from tencost.networks.operators import Refused, written_anew
 from tencost.networks.operators.loops import unroll_loops
@@ -88,21 +91,35 @@ def _to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """
     assert path is not None
     require_module("onnx", "onnxscript", extra="latency")
-    model = load_model(path)
+    return _with_fixed_shapes(config, load_model(path))
+
+
+def _structure(config: NetworkConfig, path: Path | None) -> Any:
+    """Return the same without the weights' data, which need not be there.
+
+    Raises:
+        ConfigError: as `_read`.
+    """
+    assert path is not None
+    require_module("onnx", "onnxscript", extra="latency")
+    return _with_fixed_shapes(config, load_model(path, weights=False))
+
+
+def _with_fixed_shapes(config: NetworkConfig, model: Any) -> Any:
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))
     return model
 
 
-def load_model(path: Path) -> Any:
-    """Return the model in a file, its local functions inlined.
+def load_model(path: Path, *, weights: bool = True) -> Any:
+    """Return the model in a file, its local functions inlined; see :func:`tencost.networks.onnx_graph.read_model`.
 
     Raises:
         ConfigError: there is none.
     """
     from onnx.inliner import inline_local_functions
 
-    model = read_model(path, "network.path: ")
+    model = read_model(path, "network.path: ", weights=weights)
     return inline_local_functions(model) if model.functions else model
 
 
@@ -180,6 +197,7 @@ def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     """Fix a model's input shapes, fold constants, write anew what TVM gets wrong and sort its tensors, all in place.
 
     Raises:
+        ConfigError: a tensor that is too large.
         Refused: an operator that TVM's frontend computes wrongly.
     """
     check_recurrent(model.graph)
@@ -187,6 +205,7 @@ def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     # A graph that cannot be folded may be imported all the same.
     with contextlib.suppress(Exception):
         fold(model)
+    check_bytes(infer_shapes(without_large_weights(model)[0]), "network.path")
     unroll_loops(model)
     if written_anew(model):
         with contextlib.suppress(Exception):
@@ -314,7 +333,7 @@ def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> tuple[l
         except Exception as error:  # noqa: BLE001 - onnxruntime's have no root of their own
             advice = f"onnxruntime does not run it either: {first_sentence(error)}"
     try:
-        outputs = ReferenceEvaluator(str(path)).run(None, inputs)
+        outputs = ReferenceEvaluator(load_model(path)).run(None, inputs)
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. {advice}"
@@ -354,6 +373,7 @@ SOURCE = NetworkSource(
     read=_read,
     example=_example,
     to_onnx=_to_onnx,
-    declared=lambda config, path: _declared(config, load_model(path).graph),
+    structure=_structure,
+    declared=lambda config, path: _declared(config, load_model(path, weights=False).graph),
     extension=".onnx",
 )
