@@ -196,7 +196,7 @@ def test_constants_branches_and_old_files(tmp_path: Path, target: dict[str, Any]
     [
         (b"", "ir_version"),
         (b"not a network at all", "expected a whole ONNX model in .*mine.onnx"),
-        (None, "Unable to parse proto"),
+        (None, "expected a whole ONNX model in .*mine.onnx, found something else: Error parsing"),
     ],
 )
 def test_a_damaged_file_is_named(

@@ -18,7 +18,7 @@ import numpy as np
 from tencost.config import NetworkConfig
 from tencost.errors import MeasureError
 from tencost.networks.inputs import Array
-from tencost.networks.onnx_graph import node_attributes, replace, subgraphs
+from tencost.networks.onnx_graph import load_model, node_attributes, replace, subgraphs
 from tencost.networks.operators.node import WRITTEN, Node, write_once
 from tencost.networks.source import first_sentence
 
@@ -46,10 +46,9 @@ def run_model(
     Raises:
         MeasureError: neither ONNX Runtime nor ONNX's reference runs it.
     """
-    import onnx
     from onnx.reference import ReferenceEvaluator
 
-    model = onnx.load(str(path))
+    model = load_model(path)
     if changed is not None:
         _change_weights(model, changed)
     is_written = _write_unsigned_weights(model)

@@ -63,6 +63,8 @@ class NetworkSource:
 
     Raises ConfigError as `read`, MeasureError for what PyTorch cannot export.
     """
+    structure: Callable[[NetworkConfig, Path | None], Any] | None = None
+    """Return the same from a file that may lack the weights' data; None for a source that reads them in any case."""
     declared: Callable[[NetworkConfig, Path], dict[str, DeclaredInput]] | None = None
     """Return the inputs as a file declares them, open dimensions by name; None for a source that has none such.
 
@@ -78,8 +80,12 @@ def read_network(config: NetworkConfig, root: Path | None = None) -> Imported:
     return source.read(config, source_file(config, source, root))
 
 
-def network_to_onnx(config: NetworkConfig, root: Path | None = None) -> Any:
+def network_to_onnx(
+    config: NetworkConfig, root: Path | None = None, *, weights: bool = True
+) -> Any:
     """Return a network as an onnx.ModelProto whose inputs have fixed shapes; network.path is relative to `root`.
+
+    Without `weights`, their data need not be there: the initializers of an ONNX file may have their shapes only.
 
     Raises:
         ConfigError: the definition, its file or its inputs are wrong, or its source keeps no such graph.
@@ -94,7 +100,8 @@ def network_to_onnx(config: NetworkConfig, root: Path | None = None) -> Any:
             f"network {config.name!r}: expected a source that can be made ONNX ({able}), found {config.source}, whose "
             "operators are lowered already. Use the network that the file was made from"
         )
-    return source.to_onnx(config, source_file(config, source, root))
+    read = source.to_onnx if weights or source.structure is None else source.structure
+    return read(config, source_file(config, source, root))
 
 
 def source_file(config: NetworkConfig, source: NetworkSource, root: Path | None) -> Path | None:

@@ -16,14 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tencost.errors import ConfigError
-from tencost.networks.onnx_graph import attribute, constant_value, fold, replace
+from tencost.networks.onnx_graph import (
+    MAX_FOLDED,
+    SMALL,
+    attribute,
+    check_bytes,
+    constant_value,
+    fold,
+    replace,
+    without_large_weights,
+)
 from tencost.networks.source import first_sentence, require_module
 
 Shape = tuple[int, ...]
 """Sizes; -1 is one that the model leaves open."""
-
-_SMALL = 1024
-"""Numbers that a weight may have whose value is asked for: shapes, bounds, axes."""
 
 _ON_IMAGES = frozenset(
     {
@@ -178,7 +184,7 @@ def _prepared(model: Any) -> tuple[Any, dict[str, Shape]]:
     import onnx
     from onnx.inliner import inline_local_functions
 
-    light, large = _without_large_weights(model)
+    light, large = without_large_weights(model)
     if light.functions:
         light = inline_local_functions(light)
     _compute_constants(light)
@@ -186,42 +192,14 @@ def _prepared(model: Any) -> tuple[Any, dict[str, Shape]]:
         fold(light)
         _compute_constants(light)
     try:
-        return onnx.shape_inference.infer_shapes(light, data_prop=True), large
+        inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
     except Exception as error:
         raise ConfigError(
             f"expected an ONNX model whose shapes can be inferred, found one where they cannot: "
             f"{first_sentence(error)}. Export it again with a newer opset, or simplify it"
         ) from error
-
-
-def _without_large_weights(model: Any) -> tuple[Any, dict[str, Shape]]:
-    """Return (a copy of a model whose large weights are inputs, the shapes of these).
-
-    Nothing but their shapes is asked for, and copying them takes longer than all the rest.
-    """
-    import onnx
-
-    declared = {tensor.name for tensor in model.graph.input}
-    light = onnx.ModelProto(
-        ir_version=max(model.ir_version, 4),  # from there on a weight need not be an input as well
-        opset_import=model.opset_import,
-        functions=model.functions,
-    )
-    graph = light.graph
-    graph.name = model.graph.name or "network"
-    for field in ("node", "output", "input"):
-        getattr(graph, field).extend(getattr(model.graph, field))
-    large = {}
-    for tensor in model.graph.initializer:
-        if prod(tensor.dims) <= _SMALL:
-            graph.initializer.append(tensor)
-            continue
-        large[tensor.name] = tuple(tensor.dims)
-        if tensor.name not in declared:
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
-    return light, large
+    check_bytes(inferred, "ONNX model")
+    return inferred, large
 
 
 def _compute_constants(model: Any) -> None:
@@ -239,7 +217,8 @@ def _compute_constants(model: Any) -> None:
             values[node.output[0]] = numpy_helper.to_array(constant)
         names = [name for name in node.input if name]
         outputs: list[Any] = []
-        if constant is None and names and all(name in values for name in names):
+        is_constant = constant is None and names and all(name in values for name in names)
+        if is_constant and _is_small(node, values, opsets):
             with contextlib.suppress(Exception):  # an operator that the reference lacks stays
                 inputs = {name: values[name] for name in names}
                 outputs = ReferenceEvaluator(node, opsets=opsets).run(None, inputs)
@@ -250,6 +229,39 @@ def _compute_constants(model: Any) -> None:
                 values[name] = np.asarray(value)
                 graph.initializer.append(numpy_helper.from_array(values[name], name))
     replace(graph.node, remaining)
+
+
+def _is_small(node: Any, values: dict[str, Any], opsets: dict[str, int]) -> bool:
+    """Say whether a node of constants is known to make no more than MAX_FOLDED numbers beside what it reads."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    if any(setting.HasField("g") for setting in node.attribute):
+        return False  # a loop says nothing of its length
+    arrays = {name: values[name] for name in node.input if name}
+    types = {
+        name: helper.make_tensor_type_proto(
+            helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in arrays.items()
+    }
+    small = {
+        name: numpy_helper.from_array(array, name)
+        for name, array in arrays.items()
+        if array.size <= SMALL
+    }
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
+        inferred = onnx.shape_inference.infer_node_outputs(schema, node, types, small)
+    except Exception:  # noqa: BLE001 - an operator of another domain, or one that cannot be inferred: it stays
+        return False
+    limit = MAX_FOLDED + sum(array.size for array in arrays.values())
+    shapes = [item.tensor_type.shape.dim for item in inferred.values()]
+    return bool(shapes) and all(
+        all(dim.HasField("dim_value") for dim in shape)
+        and prod(dim.dim_value for dim in shape) <= limit
+        for shape in shapes
+    )
 
 
 def _shapes(graph: Any) -> dict[str, Shape]:

@@ -23,13 +23,16 @@ from tencost.config import NetworkConfig
 from tencost.errors import MeasureError
 from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
 from tencost.networks.onnx_graph import (
+    check_bytes,
     constant_node,
     constant_value,
     fix_shapes,
     fold,
-    read_model,
+    infer_shapes,
+    load_model,
     replace,
     subgraphs,
+    without_large_weights,
 )
 from tencost.networks.onnx_run import run_model
 from tencost.networks.operators import Refused, written_anew
@@ -94,22 +97,24 @@ def _to_onnx(config: NetworkConfig, path: Path | None) -> Any:
     """
     assert path is not None
     require_module("onnx", "onnxscript", extra="latency")
-    model = load_model(path)
+    return _with_fixed_shapes(config, load_model(path))
+
+
+def _structure(config: NetworkConfig, path: Path | None) -> Any:
+    """Return the same without the weights' data, which need not be there.
+
+    Raises:
+        ConfigError: as `_read`.
+    """
+    assert path is not None
+    require_module("onnx", "onnxscript", extra="latency")
+    return _with_fixed_shapes(config, load_model(path, weights=False))
+
+
+def _with_fixed_shapes(config: NetworkConfig, model: Any) -> Any:
     declared = _declared(config, model.graph)
     fix_shapes(model.graph, resolve_shapes(config, declared))
     return model
-
-
-def load_model(path: Path) -> Any:
-    """Return the model in a file, its local functions inlined.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    from onnx.inliner import inline_local_functions
-
-    model = read_model(path, "network.path: ")
-    return inline_local_functions(model) if model.functions else model
 
 
 def _declared(config: NetworkConfig, graph: Any) -> dict[str, DeclaredInput]:
@@ -186,6 +191,7 @@ def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     """Fix a model's input shapes, fold constants, write anew what TVM gets wrong and sort its tensors, all in place.
 
     Raises:
+        ConfigError: a tensor that is too large.
         Refused: an operator that TVM's frontend computes wrongly.
     """
     check_recurrent(model.graph)
@@ -193,6 +199,7 @@ def _prepare(model: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     # A graph that cannot be folded may be imported all the same.
     with contextlib.suppress(Exception):
         fold(model)
+    check_bytes(infer_shapes(without_large_weights(model)[0]), "network.path")
     unroll_loops(model)
     if written_anew(model):
         with contextlib.suppress(Exception):
@@ -327,6 +334,7 @@ SOURCE = NetworkSource(
     read=_read,
     example=_example,
     to_onnx=_to_onnx,
-    declared=lambda config, path: _declared(config, load_model(path).graph),
+    structure=_structure,
+    declared=lambda config, path: _declared(config, load_model(path, weights=False).graph),
     extension=".onnx",
 )

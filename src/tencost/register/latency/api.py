@@ -46,7 +46,7 @@ def _graph(network: Path | str | Any) -> GraphSet:
     if isinstance(network, Path | str):
         path = Path(network)
         config = NetworkConfig(name=path.stem, source="onnx", path=str(path.resolve()))
-        canonical = canonical_network(network_to_onnx(config), name=path.stem)
+        canonical = canonical_network(network_to_onnx(config, weights=False), name=path.stem)
     else:
         canonical = canonical_network(network, name=str(network.graph.name))
     unmodelled = canonical.unmodelled()

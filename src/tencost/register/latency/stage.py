@@ -48,7 +48,7 @@ def run(cfg: Config, root: Path, *, top: int = 10, as_json: bool = False) -> Lat
     uri = cfg.model_uri or f"models:/tencost-graph-{hardware}@{default_alias()}"
     bundle = load_graph_bundle(pull(uri, root=root))
     name = cfg.network.name or Path(cfg.network.path).stem
-    network = canonical_network(network_to_onnx(cfg.network, root), name=name)
+    network = canonical_network(network_to_onnx(cfg.network, root, weights=False), name=name)
     answer = ask(bundle, network, hardware, top)
     if as_json:
         values = {"network": name, "model": uri, **asdict(answer)}
