@@ -230,6 +230,7 @@ class StageCommand(grammar.Command):
             _print_info(overrides, self.uses)
             return None
         name = grammar.path_of(ctx)
+        extras.require_extra(name)
         if self._needs_network and not {"network", "experiment"} & {
             key.lstrip("+") for key in keys
         }:
@@ -238,7 +239,6 @@ class StageCommand(grammar.Command):
                 f"tencost {name} network=bert_tiny",
                 ctx,
             )
-        extras.require_extra(name)
         if multirun and self._sweep is not None:
             return self._sweep(overrides)
         function = partial(self._function, **options) if options else self._function

@@ -136,7 +136,8 @@ def is_database_failure(error: Exception) -> bool:
         "UNAUTHENTICATED",
         "REQUEST_LIMIT_EXCEEDED",
     )
-    return getattr(error, "error_code", codes[0]) in codes
+    unreached = str(error).startswith("API request to ")  # MLflow has no code of its own for it
+    return unreached or getattr(error, "error_code", codes[0]) in codes
 
 
 def explanation(uri: str, error: Exception) -> str:
