@@ -24,6 +24,7 @@ A message says what was expected, what was found, where, and the next command to
 import errno
 import os
 import re
+import shutil
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -59,8 +60,20 @@ def without_secrets(uri: str) -> str:
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_A_FOLDER = {errno.ENOTDIR, errno.EEXIST, errno.EISDIR}
-_RUST_CODE = re.compile(r"\(os error (\d+)\)")
-"""Polars and Delta Lake write the system's number into the text of their OSError only."""
+_CODE_IN_TEXT = re.compile(r"\(os error (\d+)\)|\[Errno (\d+)\]")
+"""Polars, Delta Lake and shutil.copytree write the system's number into the text of their OSError only."""
+
+
+def system_failure(error: OSError) -> OSError:
+    """Return the first of the failures that shutil.copytree collects in one error; another error as it is."""
+    if not isinstance(error, shutil.Error) or not isinstance(error.args[0], list):
+        return error
+    _, path, reason = error.args[0][0]
+    match = _CODE_IN_TEXT.search(str(reason))
+    if match is None:
+        return OSError(None, str(reason), str(path))
+    code = int(match[1] or match[2])
+    return OSError(code, os.strerror(code), str(path))
 
 
 def refusal(error: OSError) -> str | None:
@@ -73,9 +86,10 @@ def refusal(error: OSError) -> str | None:
         The path, the system's reason and what to do; None where the error is not about the right to a file, about
         room on a disk, or about a file in a folder's place.
     """
+    error = system_failure(error)
     code = error.errno
-    if code is None and (match := _RUST_CODE.search(str(error))):
-        code = int(match[1])
+    if code is None and (match := _CODE_IN_TEXT.search(str(error))):
+        code = int(match[1] or match[2])
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     if path.endswith(".partial"):  # what is written grows beside its place (tencost.writing)
         path = str(Path(path).parent)

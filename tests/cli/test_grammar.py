@@ -103,11 +103,27 @@ def test_a_networks_file_alone_is_that_network(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for command in ("compile", "tune"):
-        text = printed(capsys, command, name, "network.batch=2", "--cfg", "job")
+    for command, word in (("compile", name), ("tune", name), ("tune", f"network={name}")):
+        text = printed(capsys, command, word, "network.batch=2", "--cfg", "job")
         network = yaml.safe_load(text)["network"]
         assert (network["source"], network["path"]) == ("onnx", str(tmp_path / name))
         assert network["batch"] == 2
+
+
+@pytest.mark.parametrize("command", ["compile", "tune"])
+def test_a_network_is_named_or_asked_for(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([command], [command, "network.batch=2"]):
+        message = failing(words, capsys)
+        assert (
+            f"expected a network, found none: tencost {command} model.onnx, or a name of" in message
+        )
+    message = failing([command, "README.md"], capsys)
+    assert "expected a network's file (*.onnx, *.pt2, *.npz), " in message
+    assert "found 'README.md'" in message
+    message = failing([command, "network=model.pb"], capsys)
+    assert message.endswith(
+        "found 'model.pb'. A file's name ends in .onnx, .pt2, .npz: network=model.onnx\n"
+    )
 
 
 def test_a_value_that_hydra_cannot_read_is_to_be_quoted(

@@ -163,6 +163,72 @@ def test_the_next_command_is_one_that_works(
     assert capsys.readouterr().out.endswith(f"&& {first}\n")
 
 
+@pytest.mark.parametrize(
+    ("hardware", "with_logs"), [("a100", True), ("ryzen-1c", False), ("epyc-avx2-1c", False)]
+)
+def test_the_steps_of_its_readme_begin_with_the_next_command(
+    hardware: str, with_logs: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is measured where logs of another device are read: that would describe this host under its name."""
+    ansor_log(tmp_path / "logs" / "a.json")
+    logs = ["--logs", str(tmp_path / "logs")] if with_logs else []
+    main(["init", str(tmp_path / "own"), "--hardware", hardware, *logs])
+    readme = (tmp_path / "own" / "README.md").read_text()
+    steps = [line.strip() for line in readme.splitlines() if line.startswith("    ")]
+    first = capsys.readouterr().out.strip().partition(" && ")[2]
+    assert steps[0].partition("#")[0].strip() == first
+    assert ("tencost measure" in readme) == (not with_logs)
+    assert ("tencost tune" in readme) == (not with_logs), "no program of Ansor's is drawn there"
+
+
+def test_a_gpus_description_is_not_to_be_replaced_by_the_cpu_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = ansor_log(tmp_path / "logs" / "a.json")
+    main(["init", str(tmp_path / "own"), "--hardware", "a100", "--logs", str(logs)])
+    monkeypatch.chdir(tmp_path / "own")
+    message = refused(["measure", "hardware", "hardware.name=a100"], capsys)
+    assert "Choose another name (hardware.name=...)" in message
+    assert "overwrite" not in message
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_without_room_nothing_is_left(tmp_path: Path, exists: bool) -> None:
+    """No file of the project may be larger than 300 bytes, as on a disk that is full."""
+    project = tmp_path / "above" / "own"
+    if exists:
+        project.mkdir(parents=True)
+    limited = (
+        "import resource, sys; from tencost.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300)); main(['init', sys.argv[1]])"
+    )
+    words = [sys.executable, "-B", "-c", limited, str(project)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    reason = "File too large; nothing was left there. Make room or name another folder"
+    assert done.stderr == f"tencost: cannot write {project}: {reason}\n"
+    assert list(tmp_path.rglob("*")) == ([project.parent, project] if exists else [])
+    main(["init", str(project)])
+    assert (project / "dvc.yaml").is_file()
+
+
+def test_what_a_killed_init_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".project.999999999-ab.partial" / "conf").mkdir(parents=True)
+    main(["init", str(tmp_path)])
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_without_git_it_says_what_makes_a_repository(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    main(["init", str(tmp_path / "own")])
+    command = f"cd {tmp_path / 'own'} && git init && dvc config --unset core.no_scm"
+    told = capsys.readouterr().err
+    assert "the project is no git repository" in told
+    assert told.endswith(f"With git: {command}\n")
+
+
 def test_a_file_that_holds_no_logs_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,18 @@ def test_a_port_that_is_taken_is_refused_before_anything_is_promised(
     assert "http://" not in message
 
 
+def test_a_folder_where_nothing_has_run_gets_no_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["ui"])
+    assert stop.value.code == 2
+    assert "nothing has run here. Run `tencost pipeline` in a project" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_default_port_that_is_taken_becomes_another(occupied: socket.socket) -> None:
     port = occupied.getsockname()[1]
     with occupied:

@@ -111,6 +111,12 @@ def test_a_file_in_a_folders_place(project: Path) -> None:
     ("error", "words"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), "cannot write a file: No space left"),
+        (
+            shutil.Error(
+                [("a", "b/c", "[Errno 28] No space left on device: 'b/c'")]
+            ),  # of copytree
+            "cannot write b/c: No space left on device. Make room",
+        ),
         (OSError("No space left on device (os error 28)"), "Make room on its disk"),
         (PermissionError(errno.EPERM, "Operation not permitted"), None),
         (FileNotFoundError(errno.ENOENT, "No such file", "x"), None),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -242,3 +247,68 @@ def test_an_index_that_cannot_be_written_stops_no_pull(
     index.mkdir()
     (index / "in the way").touch()
     assert pull(CHAMPION, cache, root=project) == folder
+
+
+def command(project: Path, *words: str, **environment: str) -> tuple[int, list[str]]:
+    """Run a command in a project; return its exit code and the lines that it wrote."""
+    (project / "conf").mkdir(exist_ok=True)
+    (project / "conf" / "config.yaml").write_text("{}\n")
+    settings = {key: text for key, text in os.environ.items() if not key.startswith("MLFLOW_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tencost.cli", *words],
+        cwd=project, env={**settings, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_damaged_database_is_one_sentence(project: Path) -> None:
+    """MLflow logs the traceback of what it raises; so it does for every OperationalError of SQLite."""
+    with closing(sqlite3.connect(project / "mlruns" / "mlflow.db")) as database:
+        database.execute("DROP TABLE model_version_tags")
+        database.commit()
+    code, lines = command(project, "register", "promote", NAME, "--to", "staging")
+    assert code == 2
+    assert len(lines) == 1, lines
+    assert "does not answer: " in lines[0]
+    assert "no such table: model_version_tags" in lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("registered")
+def test_a_locked_database_is_one_sentence_that_says_to_wait(project: Path) -> None:
+    """MLflow waits 20 seconds for the lock."""
+    with closing(sqlite3.connect(project / "mlruns" / "mlflow.db")) as database:
+        database.execute("BEGIN IMMEDIATE")
+        code, lines = command(project, "register", "promote", NAME, "--to", "staging")
+    assert code == 2
+    assert len(lines) == 1, lines
+    assert lines[0].endswith(
+        "database is locked. Another command writes to it: wait for its end, then run the command again."
+    )
+
+
+@pytest.mark.slow
+def test_a_database_that_is_locked_in_the_middle_of_a_stage_is_one_sentence(project: Path) -> None:
+    """Writes of runs lie all over the stages: what MLflow raises there reaches the command line."""
+    script = (
+        "import sqlite3, sys\n"
+        "from tencost.cli import main, servers\n"
+        "from tencost.tracking import runs\n"
+        "def write(port, host):\n"
+        "    with runs.parent_run(servers.project(), 'sweep'):\n"
+        "        database = sqlite3.connect('mlruns/mlflow.db')\n"
+        "        database.execute('BEGIN IMMEDIATE')\n"
+        "servers.UI.callback = write\n"
+        "main(['ui'])\n"
+    )
+    (project / "conf").mkdir()
+    (project / "conf" / "config.yaml").write_text("{}\n")
+    settings = {key: text for key, text in os.environ.items() if not key.startswith("MLFLOW_")}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=project, env=settings, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "database is locked. Another command writes to it" in done.stderr

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tencost.register.pull import StaleBundleWarning, pull, registry_uri
 from tencost.tracking.runs import logged_model
 
 MakeBundle = Callable[..., Path]
+Register = Callable[..., registry.Version]
 NAME = "tencost-toy-1c"
 
 
@@ -83,6 +86,56 @@ def test_unknown_names_are_answered_with_known_ones(
         get(f"models:/{NAME}/9")
     with pytest.raises(RegistryError, match="no alias 'best'; versions: 1"):
         get(f"models:/{NAME}@best")
+
+
+def test_an_alias_of_a_deleted_version_names_what_moves_it(
+    register: Register,
+    make_bundle: MakeBundle,
+    get: Callable[[str], Path],
+    client: Any,
+    project: Path,
+) -> None:
+    """Not every registry deletes a version's aliases with it: here they are put back."""
+    for number in (1, 2):
+        version = register(make_bundle(f"bundle{number}", float(number)), champion=True)
+        client.set_registered_model_alias(NAME, "staging", str(version.number))
+    with closing(sqlite3.connect(project / "mlruns" / "mlflow.db")) as database:
+        rows = database.execute("SELECT * FROM registered_model_aliases").fetchall()
+        client.delete_model_version(NAME, "2")
+        marks = ", ".join("?" * len(rows[0]))
+        database.executemany(
+            f"INSERT OR REPLACE INTO registered_model_aliases VALUES ({marks})", rows
+        )
+        database.commit()
+    for alias, command in (
+        ("champion", f"tencost register rollback {NAME} 1"),
+        ("staging", f"tencost register promote {NAME} 1 --to staging"),
+        ("challenger", "tencost register"),
+    ):
+        with pytest.raises(
+            RegistryError,
+            match=f"version 2, to which the alias '{alias}' points, was deleted; versions: 1. "
+            f"Point it to another: {command}$",
+        ):
+            get(f"models:/{NAME}@{alias}")
+    with pytest.raises(RegistryError, match="no alias 'best'; versions: 1; aliases: none"):
+        get(f"models:/{NAME}@best")
+    registry.rollback(client, NAME, 1)
+    assert get(f"models:/{NAME}@champion").name == "1"
+
+
+def test_a_model_without_versions_names_what_registers_one(
+    registered: Path, get: Callable[[str], Path], client: Any
+) -> None:
+    client.delete_model_version(NAME, "1")
+    message = (
+        f"model '{NAME}' has no version: all were deleted. Register one with `tencost register`"
+    )
+    for address in (f"models:/{NAME}@champion", f"models:/{NAME}/1"):
+        with pytest.raises(RegistryError, match=message):
+            get(address)
+    with pytest.raises(RegistryError, match=message):
+        registry.rollback(client, NAME)
 
 
 @pytest.mark.parametrize(

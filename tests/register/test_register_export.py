@@ -130,7 +130,7 @@ def test_the_command_says_how_the_folder_is_used(
     shown = capsys.readouterr().out
     assert "random for toy-1c, 3 files, 2 starting points" in shown
     assert manifest_digest(registered) in shown
-    assert "  tencost tune model_uri=there/model\n" in shown
+    assert "  tencost tune model.onnx model_uri=there/model\n" in shown
     assert '  tencost.load_cost_model("there/model")\n' in shown
     assert content(project / "there" / "model") == content(registered)
     cli.main(words)

@@ -202,6 +202,8 @@ def stages() -> dict[str, tuple[dict[str, Any], str]]:
     params = read_params(ROOT)
     found: dict[str, tuple[dict[str, Any], str]] = {}
     for name, body in pipeline.items():
+        if name == "params":  # it reads the configuration alone, whose values are parameters
+            continue
         if "foreach" not in body:
             found[name] = (body, "")
             continue

@@ -23,6 +23,7 @@ from tencost.cli.records import RECORDS
 from tencost.cli.register import REGISTER
 from tencost.cli.servers import SERVE, UI
 from tencost.errors import TencostError, printable, refusal
+from tencost.tracking.server_check import database_errors, explanation, is_database_failure
 from tencost.workers.parallel.lean_imports import leave_out_unused
 
 QUIET_ENVIRONMENT = {
@@ -123,6 +124,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if sentence is None:
             raise
         fail(sentence, 2)
+    except database_errors() as error:  # of a run's own writes, wherever they are
+        if not is_database_failure(error):
+            raise
+        fail(explanation(os.environ.get("MLFLOW_TRACKING_URI", "of this project"), error), 2)
     except ModuleNotFoundError as error:
         missing = extras.missing(" ".join(["tencost", *arguments[:1]]), error)
         if missing is None:

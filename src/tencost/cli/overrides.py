@@ -133,11 +133,12 @@ def sections(
 
 
 def _of_network_file(word: str) -> list[str]:
-    """Return the overrides that a network's file, given alone (model.onnx), stands for; another word as it is."""
-    source = NETWORK_FILES.get(Path(word).suffix)
-    if source is None or "=" in word:
+    """Return the overrides that a network's file stands for (model.onnx, network=model.onnx); another word as it is."""
+    name = word.removeprefix("network=")
+    source = NETWORK_FILES.get(Path(name).suffix)
+    if source is None or "=" in name:
         return [word]
-    path = str(Path(word).expanduser().absolute()).replace("'", r"\'")
+    path = str(Path(name).expanduser().absolute()).replace("'", r"\'")
     return [f"network={source}", f"network.path='{path}'"]
 
 
@@ -161,6 +162,7 @@ class StageCommand(grammar.Command):
         params: Sequence[click.Option] = (),
         sweep: Callable[[list[str]], Any] | None = None,
         defaults: Sequence[str] = (),
+        needs_network: bool = False,
     ) -> None:
         """Declare a command.
 
@@ -174,12 +176,14 @@ class StageCommand(grammar.Command):
             params: options of its own.
             sweep: gets the overrides where --multirun is given; None: every job calls `function`.
             defaults: overrides that hold where no word is for the same key.
+            needs_network: whether a word has to name the network: no default is meant.
         """
         self.options = tuple(str(param.name) for param in params)
         self._function = grammar.imported(function) if isinstance(function, str) else function
         self._sweep = sweep
         self.uses = tuple(uses.split())
         self._defaults = tuple(self.of_groups(defaults))
+        self._needs_network = needs_network
         arguments = (OverridesArgument(self.uses), *params, *_common_options())
         super().__init__(name, function, help, examples=examples, params=arguments)
 
@@ -198,6 +202,8 @@ class StageCommand(grammar.Command):
         """Say what a word that is no override should be."""
         group = ctx.parent.command if ctx.parent else None
         words = f"{', '.join(group.commands)} or " if isinstance(group, StageGroup) else ""
+        if "network" in self.uses:
+            words = f"a network's file (*{', *'.join(NETWORK_FILES)}), {words}"
         raise click.UsageError(
             f"expected {words}overrides of the form key=value, found {word!r}", ctx
         )
@@ -225,6 +231,14 @@ class StageCommand(grammar.Command):
             return None
         name = grammar.path_of(ctx)
         extras.require_extra(name)
+        if self._needs_network and not {"network", "experiment"} & {
+            key.lstrip("+") for key in keys
+        }:
+            raise click.UsageError(
+                f"expected a network, found none: tencost {name} model.onnx, or a name of conf/network/: "
+                f"tencost {name} network=bert_tiny",
+                ctx,
+            )
         if multirun and self._sweep is not None:
             return self._sweep(overrides)
         function = partial(self._function, **options) if options else self._function

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from tencost import signals
-from tencost.cli.grammar import Command, PathType, Text, option
+from tencost.cli.grammar import Command, PathType, Text, flag, option
 from tencost.cli.pipeline_plan import plan_pipeline, registrations
 from tencost.cli.pipeline_run import PipelineProgress, repro, repro_plan
 
@@ -40,6 +40,11 @@ def _init(folder: Path, names: tuple[str, ...], logs: Path | None) -> None:
         for note in brought.notes:
             sys.stderr.write(f"{note}\n")
     project.init(folder, hardware=hardware, logs=logs, version=__version__, brought=brought)
+    if project.lacks_git(folder):
+        sys.stderr.write(
+            "the project is no git repository, as git is not here or refused: `dvc exp` and `dvc metrics diff` need "
+            f"one. With git: cd {shlex.quote(str(folder))} && git init && dvc config --unset core.no_scm\n"
+        )
     command = project.first_command(folder, hardware=hardware, logs=logs)
     sys.stdout.write(f"a project in {folder}; next: cd {shlex.quote(str(folder))} && {command}\n")
 
@@ -72,10 +77,13 @@ INIT = Command(
 )
 
 
-def _params() -> None:
-    from tencost.config.pipeline import FILE, write_items
+def _params(*, check: bool) -> None:
+    from tencost.config.pipeline import FILE, check_items, write_items
     from tencost.config.schema import project_root
 
+    if check:
+        check_items(project_root())
+        return
     changed = write_items(project_root())
     sys.stdout.write(f"{FILE}: {'written anew' if changed else 'up to date'}\n")
 
@@ -84,7 +92,8 @@ PARAMS = Command(
     "params",
     _params,
     "Write the items of params.yaml (what the stage train builds, by name) from its lists.",
-    examples=("tencost params",),
+    examples=("tencost params", "tencost params --check"),
+    params=(flag("--check", "Write nothing; fail where the items are not those of the lists."),),
 )
 
 

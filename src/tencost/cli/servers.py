@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tencost.cli.grammar import Command, Text, Whole, option, project
-from tencost.errors import ConfigError, MissingDependencyError, RegistryError
+from tencost.errors import ConfigError, MissingDependencyError, RegistryError, without_secrets
 
 
 def _serve(model: str, port: int, host: str, jobs: int | None, **limits: int) -> None:
@@ -54,8 +54,17 @@ SERVE = Command(
 
 
 def _ui(port: int, host: str) -> None:
+    from tencost.register.pull import is_absent, registry_uri
+
     if port > 65535:
         raise click.UsageError(f"expected --port from 0 to 65535, found {port}")
+    root = project()
+    uri = registry_uri(root)
+    if is_absent(uri):
+        raise RegistryError(
+            f"expected runs in {without_secrets(uri)}, found no such database: nothing has run here. Run `tencost "
+            "pipeline` in a project (`tencost init FOLDER` starts one), or set MLFLOW_TRACKING_URI to a server"
+        )
     source = click.get_current_context().get_parameter_source("port")
     port = _port_to_listen_on(host, port, or_another=source is ParameterSource.DEFAULT)
     from mlflow import MlflowClient
@@ -63,13 +72,15 @@ def _ui(port: int, host: str) -> None:
     from tencost.evaluate import runs_view
     from tencost.tracking import runs as tracking
 
-    uri = tracking.setup(project())
+    uri = tracking.setup(root)
     executable = Path(sys.executable).with_name("mlflow")
     if not executable.exists():
         raise MissingDependencyError(
             "the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'"
         )
     environment: dict[str, Any] = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    if environment["MLFLOW_LOGGING_LEVEL"] == tracking.MLFLOW_SETTINGS["MLFLOW_LOGGING_LEVEL"]:
+        environment["MLFLOW_LOGGING_LEVEL"] = "WARNING"  # of a server, errors are read in its log
     command = [str(executable), "ui", "--workers", "1", "--host", host, "--port", str(port)]
     if host not in ("127.0.0.1", "localhost", "::1"):
         command += ["--allowed-hosts", "*"]

@@ -48,6 +48,7 @@ COMPILE = StageCommand(
     "Write a tuned network as one library that TVM's runtime runs.\n\nRunners in Python and C++ lie beside it.",
     uses="network hardware tuner.workdir paths.store",
     defaults=("hardware=local",),
+    needs_network=True,
     params=(
         option(
             "--to", PathType("FILE"), "The library; compiled/<network>-<hardware>.so unless given."
@@ -263,6 +264,7 @@ TUNE = StageGroup(
         "tencost.tune.stage",
         "Tune a network with TVM's MetaSchedule and a registered model.",
         uses="network hardware tuner features model_uri jobs experiment_name paths.store",
+        needs_network=True,
         examples=(
             "tencost tune network=bert_tiny hardware=epyc-avx512-1c tuner.trials=128",
             "tencost tune network=onnx network.path=model.onnx model_uri=models:/tencost-epyc-avx2-1c/1",

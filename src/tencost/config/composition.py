@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from tencost.config import Config, lockfile, project_root, resolve, search_words
+from tencost.config.parts import NETWORK_FILES
 from tencost.errors import ConfigError, MissingDependencyError
 
 GROUPS = (
@@ -371,6 +372,8 @@ def _explained(words: Sequence[str] = ()) -> Iterator[None]:
             ]
             valid = ", ".join(group_choices().get(fields[0] if fields else group, []))
             message = f"{group} must be one of {valid}; found {choice!r}"
+            if group == "network":
+                message += f". A file's name ends in {', '.join(NETWORK_FILES)}: network=model.onnx"
             if group == "hardware":
                 message += f". To describe this host under that name: tencost measure hardware hardware.name={choice}"
             raise ConfigError(message) from error

@@ -83,6 +83,22 @@ def items(params: dict[str, Any], conf: Path) -> dict[str, dict[str, dict[str, s
     return trainings
 
 
+def check_items(root: Path) -> None:
+    """Compare the items of params.yaml with its lists.
+
+    Raises:
+        ConfigError: they differ: stages read the items, and would not notice an edited list.
+    """
+    params = read_params(root)
+    trainings = items(params, root / "conf")
+    differing = [name for name in ITEMS if params.get(name) != trainings[name]]
+    if differing:
+        raise ConfigError(
+            f"{root / FILE}: expected {' and '.join(differing)} to be what its lists say (hardware, models, seeds), "
+            "found others. Run `tencost params`, then the same command again"
+        )
+
+
 def write_items(root: Path) -> bool:
     """Bring the items of params.yaml up to date with its lists; the lists and their comments stay as they are.
 

@@ -17,7 +17,8 @@ from typing import Any
 from tencost.config.composition import choice_files, load_yaml
 from tencost.config.lockfile import git
 from tencost.config.pipeline import write_items
-from tencost.errors import ConfigError
+from tencost.errors import ConfigError, system_failure
+from tencost.writing import scratch_beside
 
 DATASET = "measured"
 """What `tencost measure` calls a collection, and so its dataset."""
@@ -32,6 +33,10 @@ ARCHIVES = {
 }
 """How a file that `fetch` unpacks ends (`fetch.unpack.SUFFIXES`; a test compares), and the bytes it begins with."""
 _CODE = "src/tencost/"
+_NO_GIT = "    no_scm = true\n"
+"""Line of .dvc/config in a project without git."""
+_NAME = "project"
+"""Name of the hidden folder that a project grows in, see :func:`tencost.writing.scratch_beside`."""
 _JOINED = "features_joined"
 """The stage of dvc.yaml that joins feature sets that are there."""
 SEEDS = "0,1,2,3,4"
@@ -56,16 +61,16 @@ dvc_plots/
 _README = """\
 # A tencost project
 
-    tencost measure hardware hardware.name={hardware}             # once: conf/hardware/{hardware}.yaml
-    tencost measure networks network=bert_tiny hardware={hardware}
-    tencost measure programs hardware={hardware}
-    tencost measure run hardware={hardware}                       # or bring logs: source in conf/dataset/{dataset}.yaml
-    tencost pipeline                                      # dvc repro: records, features, models, reports, registry
-    tencost leaderboard && tencost ui
-    tencost tune network=bert_tiny hardware={hardware}            # with the champion
-What is built stands in params.yaml; definitions of its words in conf/. `tencost measure run` ends with the lines for
-params.yaml that fit what was measured: one small network has too few tasks to hold some out (`split: within_task`).
+{steps}
+What is built stands in params.yaml; definitions of its words in conf/. {hint}
 """
+_MEASURED_HINT = """\
+`tencost measure run` ends with the lines for
+params.yaml that fit what was measured: one small network has too few tasks to hold some out (`split: within_task`).\
+"""
+_LOGS_HINT = "The logs are `source` in conf/dataset/measured.yaml."
+_TUNING_FEATURES = ("per_store", "per_store_tiles", "tiles", "trace")
+"""Feature sets that are computed of MetaSchedule's programs, which `tencost tune` draws."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ def check(folder: Path, *, hardware: str, logs: Path | None) -> None:
     if logs is not None:
         _check_logs(logs)
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(map(_is_foreign, folder.iterdir()))):
             raise ConfigError(
                 f"expected a new or an empty folder, found {folder} with something in it"
             )
@@ -162,11 +167,31 @@ def init(
     check(folder, hardware=hardware, logs=logs)
     if brought is None:
         brought = Brought((hardware,), "per_store_tiles", "per_store", "by_task")
+    parents = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder.resolve(), hardware, logs, version, brought)
+        with scratch_beside(folder / _NAME) as scratch:  # renaming needs no room on the disk
+            _write(scratch, hardware, logs, version, brought)
+            for path in scratch.iterdir():
+                path.rename(folder / path.name)
     except OSError as error:
-        raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from error
+        if parents:
+            shutil.rmtree(parents[-1], ignore_errors=True)
+        cause = system_failure(error)
+        raise ConfigError(
+            f"cannot write {folder}: {cause.strerror or cause}; nothing was left there. Make room or name another "
+            "folder"
+        ) from error
+
+
+def lacks_git(folder: Path) -> bool:
+    """Say whether `init` wrote a project that is no git repository, as git is not installed or refused."""
+    return _NO_GIT in (folder / ".dvc" / "config").read_text(encoding="utf-8")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Say whether a path in the project's folder is no leftover of an `init` that was killed."""
+    return not (path.name.startswith(f".{_NAME}.") and path.name.endswith(".partial"))
 
 
 def _check_logs(logs: Path) -> None:
@@ -200,11 +225,40 @@ def _check_logs(logs: Path) -> None:
 
 def first_command(folder: Path, *, hardware: str, logs: Path | None) -> str:
     """Return what is to be typed first in the project in `folder`: the device, if nothing describes it, comes first."""
-    if logs is not None:
-        return "tencost pipeline"
-    if not (folder / "conf" / "hardware" / f"{hardware}.yaml").is_file():
-        return f"tencost measure hardware hardware.name={hardware}"
-    return f"tencost measure networks network=bert_tiny hardware={hardware}"
+    return _steps(folder, hardware, logs, tuned=True)[0][0]
+
+
+def _steps(root: Path, hardware: str, logs: Path | None, *, tuned: bool) -> list[tuple[str, str]]:
+    """Return the commands from a new project to a tuned network, each with a remark.
+
+    Args:
+        root: of the project, with conf/.
+        hardware: the first device that the pipeline builds models for.
+        logs: as `init` takes them: they are read in place of measurements, of hardware that may not be this host.
+        tuned: whether the models rank programs that `tencost tune` draws.
+    """
+    device = f"hardware={hardware}"
+    steps = []
+    if logs is None:
+        if not (root / "conf" / "hardware" / f"{hardware}.yaml").is_file():
+            command = f"tencost measure hardware hardware.name={hardware}"
+            steps.append((command, f"once: conf/hardware/{hardware}.yaml"))
+        steps += [
+            (f"tencost measure networks network=bert_tiny {device}", ""),
+            (f"tencost measure programs {device}", ""),
+            (
+                f"tencost measure run {device}",
+                f"or bring logs: source in conf/dataset/{DATASET}.yaml",
+            ),
+        ]
+    steps += [
+        ("tencost pipeline", "dvc repro: records, features, models, reports, registry"),
+        ("tencost leaderboard && tencost ui", ""),
+    ]
+    if tuned:
+        place = "" if logs is None else ", on a host that has this device"
+        steps.append((f"tencost tune network=bert_tiny {device}", f"with the champion{place}"))
+    return steps
 
 
 def models_of(conf: Path, brought: Brought) -> dict[str, list[str]]:
@@ -271,7 +325,13 @@ def _write(root: Path, hardware: str, logs: Path | None, version: str, brought: 
     _put(root / "params.yaml", head + _yaml(params))
     write_items(root)
     _put(root / ".gitignore", _IGNORED)
-    _put(root / "README.md", _README.format(hardware=brought.hardware[0], dataset=DATASET))
+    tuned = brought.features in _TUNING_FEATURES
+    steps = _steps(root, brought.hardware[0], logs, tuned=tuned)
+    lines = [
+        f"    {command:<54}# {remark}" if remark else f"    {command}" for command, remark in steps
+    ]
+    hint = _MEASURED_HINT if logs is None else _LOGS_HINT
+    _put(root / "README.md", _README.format(steps="\n".join(lines), hint=hint))
     _begin_dvc(root)
 
 
@@ -315,7 +375,7 @@ def own_pipeline(
         inner = stage.get("do", stage)
         if inner.pop("meta", {}).get("alone"):
             inner["meta"] = {"alone": True}
-        inner["deps"] = [path for path in inner["deps"] if not path.startswith(_CODE)]
+        inner["deps"] = [path for path in inner.get("deps", ()) if not path.startswith(_CODE)]
         if not inner["deps"]:
             del inner["deps"]
         inner["params"] = ["tencost", *inner.get("params", [])]
@@ -340,7 +400,7 @@ def _begin_dvc(root: Path) -> None:
     (root / ".dvc").mkdir()
     config = "[core]\n    analytics = false\n    autostage = false\n"
     if git(root, "rev-parse", "--git-dir") is None and git(root, "init", "--quiet") is None:
-        config += "    no_scm = true\n"
+        config += _NO_GIT
     _put(root / ".dvc" / "config", config)
     _put(root / ".dvc" / ".gitignore", "/config.local\n/tmp\n/cache\n")
     _put(root / ".dvcignore", "__pycache__\n.venv\n")

@@ -242,10 +242,12 @@ def write_hardware(hardware: HardwareConfig, folder: Path, *, overwrite: bool = 
         differing = _differing(path, hardware)
         if not differing:
             return path
+        # Who replaced a GPU by the CPU beside it would lose the description that the records need.
+        other_kind = "target" in differing and _kind(path) != hardware.target["kind"]
+        replacement = "" if other_kind else ", or replace it: measure.overwrite=true"
         raise ConfigError(
             f"expected to write {path.name} anew, found one in conf/hardware that differs in {', '.join(differing)}. "
-            "Records of that name belong to it. Choose another name (hardware.name=...), or replace it: "
-            "measure.overwrite=true"
+            f"Records of that name belong to it. Choose another name (hardware.name=...){replacement}"
         )
     try:
         with whole_file(path) as scratch:
@@ -346,6 +348,11 @@ def _gpu_attributes() -> dict[str, Any]:
         )
     names = ("device_name", "compute_version", "max_clock_rate", *_GPU_AMOUNTS)
     return {name: getattr(device, name) for name in names}
+
+
+def _kind(path: Path) -> Any:
+    """Return the kind of TVM target that a file describes, which `_differing` has read."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))["target"]["kind"]
 
 
 def _differing(path: Path, hardware: HardwareConfig) -> list[str]:

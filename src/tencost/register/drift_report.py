@@ -153,8 +153,8 @@ def _next(history: VersionHistory, drift: Drift, store: str | None) -> str:
             "tencost pipeline: docs/how-to/drift.md"
         )
     if drift.action is Action.keep:
-        return f"nothing; tencost tune model_uri={history.version} goes on"
-    return f"tencost tune model_uri={history.version}, then tencost register drift {name}{place}"
+        return f"nothing; tencost tune model.onnx model_uri={history.version} goes on"
+    return f"tencost tune model.onnx model_uri={history.version}, then tencost register drift {name}{place}"
 
 
 def _add(store: StoredRecords, folder: Path, model: str | None, console: Console) -> None:

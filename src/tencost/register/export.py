@@ -72,7 +72,7 @@ def run(uri: str, folder: Path, root: Path, *, card: bool = False, replace: bool
 {"in" if exported.is_new else "already in"} {folder}
 sha256 of {MANIFEST}, which has that of every other file: {exported.digest}
 Copy the folder; where it lies, no registry is asked:
-  tencost tune model_uri={folder}
+  tencost tune model.onnx model_uri={folder}
   tencost.load_cost_model("{folder}")"""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 

@@ -28,7 +28,7 @@ import os
 import re
 import sqlite3
 import warnings
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,12 +225,58 @@ def _check_name(tracking: str, name: str) -> None:
         raise _unknown(tracking, name, names)
 
 
+def _no_version(
+    name: str, alias: str | None, version: str, aliases: Mapping[str, Any], versions: Sequence[int]
+) -> RegistryError:
+    """Return the refusal of an alias or a version that a registered model lacks.
+
+    Args:
+        name: of the model.
+        alias: that was asked for; None: the version was.
+        version: the number that was asked for.
+        aliases: alias -> version; MLflow keeps the alias of a deleted version.
+        versions: numbers of those that are there, ascending.
+    """
+    numbers = ", ".join(map(str, versions))
+    if not versions:
+        return no_versions(name)
+    if alias in aliases:
+        command = f"tencost register promote {name} {versions[-1]} --to {alias}"
+        if alias == CHAMPION:
+            command = f"tencost register rollback {name} {versions[-1]}"
+        elif alias == CHALLENGER:
+            command = _register_command(name)
+        return RegistryError(
+            f"model {name!r}: version {aliases[alias]}, to which the alias {alias!r} points, was deleted; versions: "
+            f"{numbers}. Point it to another: {command}"
+        )
+    missing = f"version {version}" if alias is None else f"alias {alias!r}"
+    existing = (
+        f"{key} = {number}" for key, number in sorted(aliases.items()) if int(number) in versions
+    )
+    return RegistryError(
+        f"model {name!r} has no {missing}; versions: {numbers}; aliases: {', '.join(existing) or 'none'}. "
+        "See `tencost register status`."
+    )
+
+
+def no_versions(name: str) -> RegistryError:
+    """Return the refusal of a registered model whose versions were all deleted."""
+    return RegistryError(
+        f"model {name!r} has no version: all were deleted. Register one with `{_register_command(name)}`."
+    )
+
+
+def _register_command(name: str) -> str:
+    """Return the command that registers a model: another one where it is of whole networks."""
+    return f"tencost {'graphs register' if name.startswith('tencost-graph-') else 'register'}"
+
+
 def _unknown(tracking: str, name: str, names: Iterable[str]) -> RegistryError:
-    graphs = name.startswith("tencost-graph-")  # of whole networks, which another command registers
     return RegistryError(
         f"the registry {without_secrets(tracking)} has no model {name!r}; it has: "
         f"{', '.join(sorted(names)) or 'none'}. "
-        f"Register one with `tencost {'graphs register' if graphs else 'register'}`."
+        f"Register one with `{_register_command(name)}`."
     )
 
 
@@ -393,15 +439,7 @@ def _resolve(client: Any, tracking: str, name: str, alias: str | None, version: 
         )
         number = int(version) if alias is None else int(model.aliases.get(alias, -1))
         if number not in versions:
-            missing = f"version {version}" if alias is None else f"alias {alias!r}"
-            aliases = ", ".join(
-                f"{key} = {number}" for key, number in sorted(model.aliases.items())
-            )
-            raise RegistryError(
-                f"model {name!r} has no {missing}; versions: "
-                f"{', '.join(map(str, versions)) or 'none'}; aliases: {aliases or 'none'}. "
-                "See `tencost register status`."
-            )
+            raise _no_version(name, alias, version, model.aliases, versions)
         answer = client.get_model_version(name, str(number))
         if str(answer.version) != str(number):
             raise _no_registry(tracking, "another version")

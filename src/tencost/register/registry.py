@@ -39,7 +39,7 @@ from tencost.models.programs.bundle import content_digest, read_info
 from tencost.models.programs.bundle.pyfunc_model import save_pyfunc
 from tencost.register.pull import CHALLENGER as CHALLENGER
 from tencost.register.pull import CHAMPION as CHAMPION
-from tencost.register.pull import DIGEST_TAG, manifest_digest, settle_mlflow
+from tencost.register.pull import DIGEST_TAG, manifest_digest, no_versions, settle_mlflow
 from tencost.tracking.runs import log_model
 from tencost.tracking.server_check import reach_server
 
@@ -132,8 +132,12 @@ def existing_versions(client: Any, name: str) -> list[Version]:
     """
     versions = list_versions(client, name)
     if not versions:
-        models = ", ".join(list_models(client)) or "none"
-        raise RegistryError(f"the registry has no model {name!r}; it has: {models}.")
+        models = list_models(client)
+        if name in models:
+            raise no_versions(name)
+        raise RegistryError(
+            f"the registry has no model {name!r}; it has: {', '.join(models) or 'none'}."
+        )
     return versions
 
 
@@ -185,7 +189,7 @@ def bundle_offer(bundle: Path, hardware_text: str, programs: Ragged | None = Non
         tags={**origin_tags(info, info.hardware, info.feature_spec.name), **refit},
         model_text=(
             f"Learned cost model for tensor programs on {hardware_text}.\n\n"
-            f"Tune with it: `tencost tune model_uri=models:/{name}@champion`, or in a script "
+            f"Tune with it: `tencost tune model.onnx model_uri=models:/{name}@champion`, or in a script "
             f"`tencost.load_cost_model('models:/{name}@champion')` as MetaSchedule's `cost_model`.\n\n"
             "Aliases: **champion** is the version to use, **challenger** the one proposed last. "
             "Versions are tagged MAJOR.MINOR: MAJOR is the feature ABI, MINOR counts the trainings."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,16 +22,25 @@ MLFLOW_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
 }
-"""It is quiet. MLflow 3.17 would have every file, however small, fetched from the object store itself, which a user of
-the registry may have no way to; the server fetches it for him."""
+"""It is quiet: of a locked database MLflow logs the traceback of the error that it raises. MLflow 3.17 would have every
+file, however small, fetched from the object store itself, which a user of the registry may have no way to; the server
+fetches it for him."""
 TIMEOUT_VARIABLE = "TENCOST_REGISTRY_TIMEOUT"
 TIMEOUT_S = 10
 """Seconds after which a registry that does not answer is given up."""
 _ASKED = "/api/2.0/mlflow/registered-models/search"
 _LET_IN = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN)"
+
+_CHECK_SERVER = "Check MLFLOW_TRACKING_URI and the server."
+_ADVICE = {
+    "is locked": "Another command writes to it: wait for its end, then run the command again.",
+    "readonly database": "Give this account the right to write there.",
+    "disk is full": "Make room on its disk, then run the command again.",
+}
+"""Part of SQLite's message -> what to do."""
 
 _reached: set[tuple[str, str | None]] = set()
 """Servers that let this process in, with the user's name."""
@@ -99,17 +109,42 @@ def explain_server_errors(uri: str) -> Iterator[None]:
     Raises:
         RegistryError: it is.
     """
+    for variable, setting in MLFLOW_SETTINGS.items():  # MLflow reads them when it is imported
+        os.environ.setdefault(variable, setting)
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except MlflowException as error:
-        if error.error_code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
-            raise RegistryError(refused(uri)) from None
-        raise RegistryError(_silent(uri, error)) from error
-    except (SQLAlchemyError, OSError) as error:
-        raise RegistryError(_silent(uri, error)) from error
+    except (MlflowException, SQLAlchemyError, OSError) as error:
+        raise RegistryError(explanation(uri, error)) from error
+
+
+def database_errors() -> tuple[type[Exception], ...]:
+    """Return what MLflow and its database raise; nothing where neither is imported, as in a command without them."""
+    names = (("mlflow.exceptions", "MlflowException"), ("sqlalchemy.exc", "SQLAlchemyError"))
+    return tuple(
+        getattr(sys.modules[module], name) for module, name in names if module in sys.modules
+    )
+
+
+def is_database_failure(error: Exception) -> bool:
+    """Say whether one of `database_errors` is a database's or a server's failure, not a wrong request of tencost's."""
+    codes = (
+        "TEMPORARILY_UNAVAILABLE",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+        "REQUEST_LIMIT_EXCEEDED",
+    )
+    unreached = str(error).startswith("API request to ")  # MLflow has no code of its own for it
+    return unreached or getattr(error, "error_code", codes[0]) in codes
+
+
+def explanation(uri: str, error: Exception) -> str:
+    """Return one sentence for what MLflow or its database raised."""
+    if getattr(error, "error_code", "") in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        return refused(uri)
+    return _silent(uri, error)
 
 
 def refused(uri: str) -> str:
@@ -124,9 +159,8 @@ def refused(uri: str) -> str:
 
 def _silent(uri: str, error: BaseException) -> str:
     text = (str(error).splitlines() or [type(error).__name__])[0]
-    # The innermost reason of urllib3's, which MLflow quotes with the whole address.
-    reason = text.rpartition("Caused by ")[2].rpartition(": ")[2].strip("()'\" ") or text
-    return (
-        f"the registry {without_secrets(uri)} does not answer: {without_secrets(reason)[:200]}. Check "
-        "MLFLOW_TRACKING_URI and the server."
-    )
+    _, nested, reason = text.rpartition("Caused by ")
+    if nested:  # the innermost reason of urllib3's, which MLflow quotes with the whole address
+        reason = reason.rpartition(": ")[2].strip("()'\" ") or text
+    advice = next((advice for word, advice in _ADVICE.items() if word in reason), _CHECK_SERVER)
+    return f"the registry {without_secrets(uri)} does not answer: {without_secrets(reason)[:200]}. {advice}"
