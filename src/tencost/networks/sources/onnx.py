@@ -21,7 +21,14 @@ import numpy as np
 
 from tencost.config import NetworkConfig
 from tencost.errors import MeasureError
-from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
+from tencost.networks.inputs import (
+    Array,
+    DeclaredInput,
+    batch_notes,
+    draw_inputs,
+    range_advice,
+    resolve_shapes,
+)
 from tencost.networks.onnx_graph import (
     constant_node,
     constant_value,
@@ -318,6 +325,7 @@ def _run(config: NetworkConfig, path: Path, inputs: dict[str, Array]) -> tuple[l
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. {advice}"
+            f"{range_advice(inputs)}"
         ) from error
     return [np.asarray(array) for array in outputs], "ONNX's reference"
 
