@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
-from tencost.config import NetworkConfig
+from tencost.config import NetworkConfig, NetworkInput
+from tencost.errors import MeasureError
 from tencost.networks.checked_ids import with_checked_ids
 from tencost.networks.lowering import compilable, fuse
 from tencost.networks.network import load_network
@@ -88,6 +90,24 @@ def test_an_operator_refuses_ids_outside(
                 ):
                     called(run, TABLE, ids(0, 1, 2, 3, outside), *others)
         np.testing.assert_array_equal(called(run, TABLE, valid, *others), expected)
+
+
+def test_drawn_ids_outside_a_table_name_their_range(tmp_path: Path) -> None:
+    tensor = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "row.ids"], ["y"])],
+        "one_row",
+        [tensor("row.ids", TensorProto.INT64, (3,))],
+        [tensor("y", TensorProto.FLOAT, (3, 4))],
+        [numpy_helper.from_array(TABLE[:1], "table")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "mine.onnx")
+    config = NetworkConfig(name="mine", source="onnx", path="mine.onnx")
+    with pytest.raises(MeasureError, match=r"row.ids from 0 to 1; .*inputs.row_ids.high=<number>"):
+        load_network(config, tmp_path)
+    config = replace(config, inputs={"row_ids": NetworkInput(shape=[3], high=1)})
+    assert load_network(config, tmp_path).inputs["row.ids"].max() == 0
 
 
 def test_each_coordinate_has_its_own_size(tmp_path: Path, target: dict[str, Any]) -> None:

@@ -305,6 +305,105 @@ def test_a_write_that_no_later_call_sees(
         assert output_agreement(deployed.outputs()[0], eager).accepted
 
 
+def table(rows: int) -> nn.Embedding:
+    return nn.Embedding(rows, 2)
+
+
+class Tables(nn.Module):
+    """Three categories beside numbers, each with a table of its own; the first is read in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(table(rows) for rows in (4, 2, 300))
+
+    def forward(self, numbers: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+        first, *_ = columns = categories.unbind(1)
+        read = [each(column) for each, column in zip(self.tables, columns, strict=True)]
+        read += [F.one_hot(first, 5), numbers[:, first[:2] - 1], numbers.gather(1, first[:, None])]
+        return torch.cat([numbers, *read], 1)
+
+
+class Read(nn.Module):
+    """Tables of 3 and 5 rows, read at ids that a function makes of an input."""
+
+    def __init__(
+        self, function: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    ) -> None:
+        super().__init__()
+        self.function, self.small, self.large = function, table(3), table(5)
+        self.register_buffer("start", torch.tensor([10, 20]))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        first, second = self.function(ids)
+        return self.small(first).sum() + self.large(second).sum()
+
+
+def test_categories_are_drawn_within_their_tables(tmp_path: Path) -> None:
+    categories = torch.tensor([[3, 1, 299], [1, 0, 7], [2, 1, 3]])
+    inputs = {"numbers": torch.randn(3, 4), "categories": categories}
+    dims = {name: {0: torch.export.Dim("n")} for name in inputs}
+    save_pt2(tmp_path / "tables.pt2", Tables().eval(), inputs, dims)
+    network = load_network(config("tables.pt2", batch=64), tmp_path)
+    drawn = network.inputs["categories"]
+    assert np.array_equal(drawn.min(0)[:2], [0, 0])
+    assert np.array_equal(drawn.max(0)[:2], [3, 1])
+    assert drawn.max() > 250
+    assert drawn[:2, 0].min() >= 1
+    assert network.inputs["numbers"].min() < 0, "floats stay as they are"
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high"),
+    [
+        (lambda ids: (ids[:, 0], ids[:, 1]), [0, 0], [2, 4]),
+        (lambda ids: ((ids - 40).T[0], ids.permute(1, 0)[1] + 1), [40, 0], [42, 3]),
+        (
+            lambda ids: torch.cat([ids, ids + 0], 1).int().long().tensor_split([1], 1),
+            [0, 0],
+            [2, 4],
+        ),
+        (lambda ids: (ids.view(-1, 2)[..., :1], torch.stack([ids[:, 1:]] * 2)), [0, 0], [2, 4]),
+        (lambda ids: (ids % 3, (ids + 0.5).clamp(0, 4).long()), None, None),
+    ],
+)
+def test_ids_are_followed_to_their_tables(
+    function: Any, low: list[int] | None, high: list[int] | None, tmp_path: Path
+) -> None:
+    ids = torch.tensor([[1, 100], [2, 3]])
+    save_pt2(
+        tmp_path / "read.pt2",
+        Read(function).eval(),
+        {"ids": ids},
+        {"ids": {0: torch.export.Dim("n")}},
+    )
+    network = load_network(config("read.pt2", batch=64), tmp_path)
+    drawn = network.inputs["ids"]
+    assert drawn.max() == 100 if high is None else np.array_equal(drawn.max(0), high)
+    assert low is None or np.array_equal(drawn.min(0), low)
+
+
+def test_ids_that_cannot_be_followed_ask_for_a_range(tmp_path: Path) -> None:
+    module = Read(lambda ids: (ids // 10, ids // 10)).eval()
+    save_pt2(tmp_path / "read.pt2", module, {"ids": torch.tensor([99, 5])}, None)
+    message = (
+        r"out of range.* ids from 0 to 99; .*: network\.inputs\.ids\.shape=.*ids\.high=<number>"
+    )
+    with pytest.raises(ConfigError, match=message):
+        load_network(config("read.pt2"), tmp_path)
+    inputs = {"ids": NetworkInput(shape=[2], dtype="int64", high=30)}
+    assert load_network(config("read.pt2", inputs=inputs), tmp_path).inputs["ids"].max() == 29
+    save_pt2(
+        tmp_path / "read.pt2",
+        Read(lambda ids: (ids, ids)).eval(),
+        {"ids": torch.ones(2).long()},
+        None,
+    )
+    with pytest.raises(ConfigError, match="Drawn were ids from 0 to 29"):
+        load_network(
+            config("read.pt2", inputs=inputs), tmp_path
+        )  # a range that was asked for stays
+
+
 class Spectrum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.fft.rfft(x).abs()

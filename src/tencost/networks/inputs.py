@@ -269,3 +269,13 @@ def draw_array(
     raise ConfigError(
         f"{where}: its type must be one of {', '.join((*_FLOATS, *_INTEGERS))}; found {dtype!r}"
     )
+
+
+def range_advice(inputs: dict[str, Array]) -> str:
+    """Return what an error adds for inputs of whole numbers: the range that was drawn, and how to choose another."""
+    ids = [name for name, array in inputs.items() if array.dtype.kind in "iu" and array.size]
+    if not ids:
+        return ""
+    ranges = ", ".join(f"{name} from {inputs[name].min()} to {inputs[name].max()}" for name in ids)
+    option = f"network.inputs.{option_name(ids[0])}"
+    return f". Drawn were {ranges}; for another range: {option}.shape=[...] {option}.high=<number>"

@@ -17,7 +17,7 @@ import numpy as np
 
 from tencost.config import NetworkConfig
 from tencost.errors import MeasureError
-from tencost.networks.inputs import Array
+from tencost.networks.inputs import Array, range_advice
 from tencost.networks.onnx_graph import load_model, node_attributes, replace, subgraphs
 from tencost.networks.operators.node import WRITTEN, Node, write_once
 from tencost.networks.source import first_sentence
@@ -76,6 +76,7 @@ def run_model(
     except Exception as error:
         raise MeasureError(
             f"network {config.name!r}: ONNX's reference does not run {path}: {first_sentence(error)}. {advice}"
+            f"{range_advice(inputs)}"
         ) from error
     return [np.asarray(array) for array in outputs], "ONNX's reference"
 

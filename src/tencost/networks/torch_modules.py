@@ -7,7 +7,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tencost.errors import ConfigError, MeasureError
@@ -140,8 +140,16 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def module_to_relax(name: str, module: Any, inputs: dict[str, Array]) -> tuple[Any, list[Any]]:
+def module_to_relax(
+    name: str, module: Any, tensors: tuple[Any, ...], inputs: Sequence[str] = ()
+) -> tuple[Any, list[Any]]:
     """Export a module for these inputs and import it: (Relax IRModule with its weights as inputs, the weights).
+
+    Args:
+        name: of the network, for the errors.
+        module: torch module.
+        tensors: its arguments.
+        inputs: names of the arguments, for the errors; the module's own without.
 
     Raises:
         MeasureError: torch.export or TVM cannot take it; an operator that TVM lacks, or a tensor that keeps state
@@ -151,7 +159,6 @@ def module_to_relax(name: str, module: Any, inputs: dict[str, Array]) -> tuple[A
     from tvm.relax.frontend import detach_params
     from tvm.relax.frontend.torch import from_exported_program
 
-    tensors = tensors_of(inputs)
     with warnings.catch_warnings(), torch.no_grad(), _without_stack_traces():
         warnings.simplefilter("ignore")  # PyTorch's and TVM's own deprecations; nothing of ours
         try:
@@ -161,7 +168,7 @@ def module_to_relax(name: str, module: Any, inputs: dict[str, Array]) -> tuple[A
             raise MeasureError(
                 f"network {name!r}: torch.export cannot export it: {first_sentence(error)}"
             ) from error
-        check_stateless(name, decomposed, list(inputs))
+        check_stateless(name, decomposed, inputs)
         try:
             mod = from_exported_program(
                 torch_types.with_types_written(decomposed),

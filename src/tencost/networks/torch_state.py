@@ -24,14 +24,14 @@ def check_stateless(name: str, program: Any, inputs: Sequence[str]) -> None:
     Args:
         name: of the network, for the errors.
         program: decomposed torch.export program, in which writes are outputs.
-        inputs: names of the arguments, in order.
+        inputs: names of the arguments, in order; the program's own without.
 
     Raises:
         MeasureError: the tensors are named.
     """
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes}
-    arguments = dict(zip(signature.user_inputs, inputs, strict=False))
+    arguments = dict(zip(signature.user_inputs, inputs or signature.user_inputs, strict=False))
     states = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
     holders = {
         **{target: place for place, target in states.items()},

@@ -21,7 +21,13 @@ import numpy as np
 
 from tencost.config import NetworkConfig
 from tencost.errors import MeasureError
-from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
+from tencost.networks.inputs import (
+    Array,
+    DeclaredInput,
+    batch_notes,
+    draw_inputs,
+    resolve_shapes,
+)
 from tencost.networks.onnx_graph import (
     check_bytes,
     constant_node,

@@ -15,7 +15,15 @@ from typing import Any
 
 from tencost.config import NetworkConfig
 from tencost.errors import ConfigError, MeasureError, UntrustedError
-from tencost.networks.inputs import Array, DeclaredInput, batch_notes, draw_inputs, resolve_shapes
+from tencost.networks.inputs import (
+    Array,
+    DeclaredInput,
+    batch_notes,
+    draw_inputs,
+    option_name,
+    range_advice,
+    resolve_shapes,
+)
 from tencost.networks.source import (
     Imported,
     NetworkSource,
@@ -23,6 +31,7 @@ from tencost.networks.source import (
     held_log,
     require_module,
 )
+from tencost.networks.torch_ids import within_tables
 from tencost.networks.torch_modules import (
     module_to_onnx,
     module_to_relax,
@@ -47,9 +56,9 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         MeasureError: an operator that TVM's frontend lacks.
     """
     program, inputs, notes = _opened(config, path)
-    expected, names = _run(config, program, tensors_of(inputs))
-    module = _positional(program)[0]
-    mod, params = module_to_relax(config.name, module, inputs)
+    expected, names = _run(config, program, inputs)
+    module, _ = _positional(program)
+    mod, params = module_to_relax(config.name, module, tensors_of(inputs), list(inputs))
     return Imported(
         mod,
         params,
@@ -70,7 +79,7 @@ def _to_onnx(config: NetworkConfig, path: Path | None) -> Any:
         MeasureError: PyTorch cannot export the program.
     """
     program, inputs, _ = _opened(config, path)
-    _run(config, program, tensors_of(inputs))
+    _run(config, program, inputs)
     return module_to_onnx(config.name, _positional(program)[0], tensors_of(inputs))
 
 
@@ -83,6 +92,8 @@ def _opened(
     _check_evaluating(config, program)
     declared = _declared(config, program)
     inputs = draw_inputs(config, declared, resolve_shapes(config, declared))
+    free = {name for name in inputs if not {name, option_name(name)} & set(config.inputs)}
+    inputs = within_tables(_positional(program)[0], inputs, free)
     return program, inputs, tuple(batch_notes(config, declared))
 
 
@@ -239,10 +250,11 @@ def _named_tensors(
 
 
 def _run(
-    config: NetworkConfig, program: Any, tensors: tuple[Any, ...]
+    config: NetworkConfig, program: Any, inputs: dict[str, Array]
 ) -> tuple[list[Array], list[str]]:
     import torch
 
+    tensors = tensors_of(inputs)
     module, names = _positional(program, check=True)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -253,7 +265,7 @@ def _run(
             raise ConfigError(
                 f"network {config.name!r}: {config.path} does not run on inputs of shape {shapes}: "
                 f"{first_sentence(error)}. Choose network.batch, network.size or network.inputs.<name>.shape "
-                "within what it was exported for"
+                f"within what it was exported for{range_advice(inputs)}"
             ) from error
     if not outputs:
         raise MeasureError(

@@ -41,7 +41,7 @@ def _read(config: NetworkConfig, path: Path | None = None) -> Imported:
     tensors = tensors_of(inputs)
     with _running(config), torch.no_grad():
         expected = [array.numpy() for array in model(*tensors)]
-    mod, params = module_to_relax(config.name, model, inputs)
+    mod, params = module_to_relax(config.name, model, tensors, list(inputs))
     again = partial(run_changed, model, inputs)
     return Imported(mod, params, inputs, expected, names, again=again)
 
