@@ -72,7 +72,8 @@ def test_records_that_vouch_for_each_other_are_reported_together() -> None:
 
 def test_a_whole_workload_that_is_too_fast_is_reported_as_one_group() -> None:
     groups = [sized(number, scale=0.01 if number == 3 else 1.0) for number in range(NEIGHBOURS + 1)]
-    (sentence,) = contradictions(frame(*groups))
+    unsized = group("unsized", [1.0], [], workload_args="[]")
+    (sentence,) = contradictions(frame(*groups, unsized))
     assert (
         f"100.0 times less than the next of {NEIGHBOURS} other workloads of its operator"
         in sentence

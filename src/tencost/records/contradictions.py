@@ -63,7 +63,7 @@ def contradictions(records: pl.DataFrame, reported: Collection[str] | None = Non
     """
     workloads = list(_workloads(records))
 
-    def places(rows: Sequence[int]) -> str:
+    def places(rows: list[int]) -> str:
         return _in_words(records["source"].gather(rows).to_list())
 
     sentences = []
@@ -136,6 +136,8 @@ def _outliers(
     by_operator: dict[tuple[str, ...], list[int]] = {}
     by_setting: dict[tuple[str, ...], list[int]] = {}
     for place, workload in enumerate(workloads):
+        if not workload.sizes:
+            continue
         by_operator.setdefault(operators[place], []).append(place)
         if workload.comparable:
             by_setting.setdefault(workload.setting, []).append(place)

@@ -136,14 +136,14 @@ def _notes_of_others(logs: Logs) -> list[str]:
 
 def _modules_not_read(progress: Progress) -> str:
     records = sum(progress.unreadable.values(), Counter[str]())
-    return f"{len(records):,} workloads, {records.total():,} records" if records else ""
+    return f"{records.total():,} records of {len(records):,} workloads" if records else ""
 
 
 def _unreadable(progress: Progress) -> list[str]:
     """Return a sentence for each reason why modules cannot be read, with the files and how many records those have."""
     by_reason: dict[str, list[str]] = {}
     for (file, why), records in sorted(progress.unreadable.items()):
-        counts = f"{len(records):,} workloads with {records.total():,} records in {file}"
+        counts = f"{records.total():,} records of {len(records):,} workloads in {file}"
         by_reason.setdefault(why, []).append(counts)
     return [
         f"{'; '.join(files[:SHOWN])}{f'; and {len(files) - SHOWN} more files' if len(files) > SHOWN else ''}: {why}. "

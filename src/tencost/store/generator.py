@@ -101,7 +101,7 @@ def inferred(
     elif math in (None, 1) and timestamp is not None:
         math = max(math or 0, sum(timestamp >= since for since in MATH_SINCE))
     llvm = config.get("llvm") or BUNDLED_LLVM.get(engine_version)
-    return generator(int(math), engine_version, llvm, str(config.get("flags") or "none"))
+    return generator(int(math or 0), engine_version, llvm, str(config.get("flags") or "none"))
 
 
 def _mapping(value: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
