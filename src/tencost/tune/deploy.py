@@ -45,6 +45,8 @@ LOOSEST_TOLERANCE = 0.2
 """The largest share of a value's magnitude that rounding noise excuses: beyond it nothing would be compared."""
 _GAP = 1e3
 """Values that differ by this factor, with none between them, are of other kinds: a mask's -1e9 and logits."""
+_MOST_CANCELLED = 2
+"""So many values may be 1000 times smaller than all others by chance: differences of numbers that are nearly equal."""
 _FEW = 4
 """Values of a row or column from which their typical magnitude is read."""
 _FLOOR = 0.1
@@ -534,12 +536,11 @@ def _scales(expected: Array, *, is_uniform: bool, strict: bool) -> tuple[Array, 
     """
     magnitudes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
     ascending = np.sort(magnitudes[magnitudes > 0])
-    bounds = ascending[1:][ascending[1:] > _GAP * ascending[:-1]]
-    kinds = np.digitize(magnitudes, bounds)
+    kinds = np.digitize(magnitudes, _bounds(ascending))
     typical, local = np.ones(magnitudes.shape), np.ones(magnitudes.shape)
     with np.errstate(divide="ignore"):
         logarithms = np.log(magnitudes)
-    for kind in range(len(bounds) + 1):
+    for kind in np.unique(kinds):
         members = kinds == kind
         counted = members & (magnitudes > 0)
         if not counted.any():
@@ -558,6 +559,20 @@ def _scales(expected: Array, *, is_uniform: bool, strict: bool) -> tuple[Array, 
         typical[is_zero] = np.minimum(typical[is_zero], 1.0)
         local[is_zero] = np.minimum(local[is_zero], 1.0)
     return np.maximum(magnitudes + np.maximum(local, _FLOOR * typical), _LEAST_SCALE), typical
+
+
+def _bounds(ascending: Array) -> Array:
+    """Return the least values of all kinds but the first; one or two values that cancellation left are of the next kind.
+
+    Args:
+        ascending: magnitudes above 0, float64.
+    """
+    starts = np.flatnonzero(ascending[1:] > _GAP * ascending[:-1]) + 1
+    if starts.size and starts[0] <= _MOST_CANCELLED:
+        following = ascending[starts[0] : starts[1] if starts.size > 1 else None]
+        if following[-1] > 2 * following[0]:  # not a mask's
+            starts = starts[1:]
+    return ascending[starts]
 
 
 def _excused(noise: Array | None, magnitudes: Array, typical: Array) -> Array:
@@ -597,7 +612,7 @@ def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, Out
             agreement = output_agreement(*pair, strict=strict)
         except TuneError as error:
             raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
-        if agreement.differs and not math.isnan(agreement.max_rel) and strict:
+        if agreement.differs and not math.isnan(agreement.max_rel) and network.rounding_noise:
             agreement = output_agreement(*pair, network.rounding_noise[index], strict=True)
         agreements[name] = agreement
     return agreements
