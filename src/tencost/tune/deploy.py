@@ -32,6 +32,7 @@ from tencost.networks.source import first_sentence
 from tencost.programs.codegen import vector_math
 from tencost.programs.codegen.attention import with_attention
 from tencost.programs.codegen.rules import leave, schedule_rest
+from tencost.programs.magnitudes import finite_magnitudes, kinds_of
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
 from tencost.tune.hosts import Deployed, Host
@@ -43,10 +44,6 @@ NOISE_FACTOR = 4
 """How many times the measured rounding noise of a value it may differ: each operator rounds, not the inputs alone."""
 LOOSEST_TOLERANCE = 0.2
 """The largest share of a value's magnitude that rounding noise excuses: beyond it nothing would be compared."""
-_GAP = 1e3
-"""Values that differ by this factor, with none between them, are of other kinds: a mask's -1e9 and logits."""
-_MOST_CANCELLED = 2
-"""So many values may be 1000 times smaller than all others by chance: differences of numbers that are nearly equal."""
 _FEW = 4
 """Values of a row or column from which their typical magnitude is read."""
 _FLOOR = 0.1
@@ -534,9 +531,8 @@ def _scales(expected: Array, *, is_uniform: bool, strict: bool) -> tuple[Array, 
         is_uniform: values large and small are stored in the same steps, so that the largest one decides.
         strict: see `output_agreement`.
     """
-    magnitudes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
-    ascending = np.sort(magnitudes[magnitudes > 0])
-    kinds = np.digitize(magnitudes, _bounds(ascending))
+    magnitudes = finite_magnitudes(expected)
+    kinds = kinds_of(magnitudes)
     typical, local = np.ones(magnitudes.shape), np.ones(magnitudes.shape)
     with np.errstate(divide="ignore"):
         logarithms = np.log(magnitudes)
@@ -559,20 +555,6 @@ def _scales(expected: Array, *, is_uniform: bool, strict: bool) -> tuple[Array, 
         typical[is_zero] = np.minimum(typical[is_zero], 1.0)
         local[is_zero] = np.minimum(local[is_zero], 1.0)
     return np.maximum(magnitudes + np.maximum(local, _FLOOR * typical), _LEAST_SCALE), typical
-
-
-def _bounds(ascending: Array) -> Array:
-    """Return the least values of all kinds but the first; one or two values that cancellation left are of the next kind.
-
-    Args:
-        ascending: magnitudes above 0, float64.
-    """
-    starts = np.flatnonzero(ascending[1:] > _GAP * ascending[:-1]) + 1
-    if starts.size and starts[0] <= _MOST_CANCELLED:
-        following = ascending[starts[0] : starts[1] if starts.size > 1 else None]
-        if following[-1] > 2 * following[0]:  # not a mask's
-            starts = starts[1:]
-    return ascending[starts]
 
 
 def _excused(noise: Array | None, magnitudes: Array, typical: Array) -> Array:
