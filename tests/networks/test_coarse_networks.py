@@ -96,7 +96,7 @@ def test_a_quantized_network(
     assert any(operator.startswith(first) for operator in operators)
     config = NetworkConfig(name=name, source="onnx", path=path.name, inputs=INPUTS[name])
     network = load_network(config, tmp_path)
-    assert network.tolerance == 2**-5
+    assert {each.tolerance for each in network.precisions} == {2**-5}
     outputs = outputs_of(network, unoptimized)
     for output, agreement in compare_outputs(network, outputs).items():
         assert agreement.accepted, output
@@ -189,7 +189,8 @@ def test_a_network_of_half_precision(
     if kind == "bfloat16":  # which NumPy and C++ lack
         with pytest.raises(TuneError, match="Export the network with a Cast from and to float32"):
             cpp_runner("half", [*half.inputs.values()])
-    assert (single.tolerance, half.tolerance) == (1e-4, HALVES[kind][1])
+    tolerances = [network.precisions[0].tolerance for network in networks]
+    assert tolerances == [1e-4, HALVES[kind][1]]
     assert half.expected[0].dtype == half.inputs["x"].dtype == HALVES[kind][0]
     outputs = outputs_of(half, target)
     assert compare_outputs(half, outputs)["y"].accepted

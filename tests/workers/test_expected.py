@@ -298,3 +298,15 @@ def test_the_argument_that_is_told_is_the_one_that_is_most_wrong() -> None:
     assert expected.difference([whole, whole + 1]).argument == 1
     near = Facts(["int32", "float16"], [[2], [2]], [8, 8], 1, 0.0)
     assert Expected(near, {0: whole, 1: parts}).difference([whole, parts]).accepted
+
+
+@pytest.mark.parametrize("mask", [-1e9, float(np.finfo(np.float32).min), 1e30, np.inf])
+def test_a_mask_excuses_no_wrong_value_beside_it(mask: float) -> None:
+    facts = Facts(["float32"], [[8, 16]], [8], 64, 2**-23)
+    outputs = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    outputs[:, 3:] = mask
+    expected = Expected(facts, {0: outputs})
+    assert expected.difference([outputs * np.float32(1 - 1e-6)]).accepted
+    wrong = outputs.copy()
+    wrong[5, 1] += 0.02
+    assert not expected.difference([wrong]).accepted

@@ -23,10 +23,9 @@ from tencost.networks.operators.node import WRITTEN, Node, write_once
 from tencost.networks.source import first_sentence
 
 _INTEGER_PRODUCTS = {
-    "ConvInteger": (0, 1, 3), "MatMulInteger": (0, 1, 3), "QGemm": (0, 3, 5), "QLinearConv": (0, 3, 5),
-    "QLinearMatMul": (0, 3, 5),
+    "ConvInteger": (1, 3), "MatMulInteger": (1, 3), "QGemm": (3, 5), "QLinearConv": (3, 5), "QLinearMatMul": (3, 5),
 }  # fmt: skip
-"""Operator -> positions of the data, the weights, and the zero point of the weights."""
+"""Operator -> positions of the weights and of their zero point; the data are at 0, their zero point at 2."""
 
 
 def run_model(
@@ -105,10 +104,12 @@ def _write_unsigned_weights(model: Any) -> bool:
 
 
 def _unsigned(node: Node) -> None:
-    data, weights, zero = _INTEGER_PRODUCTS[node.proto.op_type]
+    weights, zero = _INTEGER_PRODUCTS[node.proto.op_type]
     if not (node.has_type(weights) and node.dtype(weights) == np.int8):
         return
-    if node.has_type(data) and node.dtype(data) != np.uint8:
+    # What operators of com.microsoft return has no inferred type; the zero point has the same type.
+    of_data = [node.dtype(at) for at in (0, 2) if node.has_input(at) and node.has_type(at)]
+    if np.int8 in of_data:
         return
     inputs = [*node.proto.input, *[""] * (zero + 1 - len(node.proto.input))]
     for place in (weights, zero):

@@ -57,8 +57,8 @@ class Compiled:
         library: the .so; the other files lie beside it.
         tasks: distinct workloads of the network, of all its sizes.
         tuned: how many of them have a program of the database.
-        max_rel_error: largest difference from what the framework computes, in relation to its largest value; None where
-            this host cannot run it.
+        max_rel_error: largest difference from the framework's outputs, relative to the magnitude of such values; None
+            where this host cannot run it.
     """
 
     library: Path

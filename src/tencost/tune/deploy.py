@@ -32,6 +32,7 @@ from tencost.networks.source import first_sentence
 from tencost.programs.codegen.attention import with_attention
 from tencost.programs.codegen.build import build
 from tencost.programs.codegen.rules import leave, schedule_rest
+from tencost.programs.magnitudes import finite_magnitudes, kinds_of
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
 from tencost.tune.hosts import Deployed, Host
@@ -44,8 +45,6 @@ NOISE_FACTOR = 4
 """How many times the measured rounding noise of a value it may differ: each operator rounds, not the inputs alone."""
 LOOSEST_TOLERANCE = 0.2
 """The largest share of a value's magnitude that rounding noise excuses: beyond it nothing would be compared."""
-_GAP = 1e3
-"""Values that differ by this factor, with none between them, are of other kinds: a mask's -1e9 and logits."""
 _FEW = 4
 """Values of a row or column from which their typical magnitude is read."""
 _FLOOR = 0.1
@@ -544,14 +543,12 @@ def _scales(expected: Array, *, is_uniform: bool, strict: bool) -> tuple[Array, 
         is_uniform: values large and small are stored in the same steps, so that the largest one decides.
         strict: see `output_agreement`.
     """
-    magnitudes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
-    ascending = np.sort(magnitudes[magnitudes > 0])
-    bounds = ascending[1:][ascending[1:] > _GAP * ascending[:-1]]
-    kinds = np.digitize(magnitudes, bounds)
+    magnitudes = finite_magnitudes(expected)
+    kinds = kinds_of(magnitudes)
     typical, local = np.ones(magnitudes.shape), np.ones(magnitudes.shape)
     with np.errstate(divide="ignore"):
         logarithms = np.log(magnitudes)
-    for kind in range(len(bounds) + 1):
+    for kind in np.unique(kinds):
         members = kinds == kind
         counted = members & (magnitudes > 0)
         if not counted.any():
@@ -609,7 +606,7 @@ def compare_outputs(network: Network, outputs: Sequence[Array]) -> dict[str, Out
             agreement = output_agreement(*pair, strict=strict)
         except TuneError as error:
             raise TuneError(f"network {network.name!r}, output {name}: {error}") from error
-        if agreement.differs and not math.isnan(agreement.max_rel) and strict:
+        if agreement.differs and not math.isnan(agreement.max_rel) and network.rounding_noise:
             agreement = output_agreement(*pair, network.rounding_noise[index], strict=True)
         agreements[name] = agreement
     return agreements

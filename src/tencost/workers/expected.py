@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm.s_tir import SBlock
 
+from tencost.programs.magnitudes import largest_of_kind
 from tencost.writing import whole_file
 
 Array = npt.NDArray[Any]
@@ -57,7 +58,8 @@ class OutputDifference:
     Attributes:
         argument: index of the argument that differs most, compared with what is tolerated.
         max_abs: its largest absolute difference; NaN where one is finite and the other is not.
-        max_rel: that, divided by the largest absolute value expected.
+        max_rel: of a float: its difference divided by the largest absolute value of its kind, see
+            :mod:`tencost.programs.magnitudes`; of an integer: its difference.
         tolerance: the largest max_rel that is accepted.
         accepted: whether every argument is within its tolerance.
     """
@@ -71,7 +73,7 @@ class OutputDifference:
     def __str__(self) -> str:
         return (
             f"argument {self.argument} differs from the unscheduled workload's by {self.max_abs:.3g} "
-            f"({self.max_rel:.3g} of its largest value; {self.tolerance:.2g} is accepted)"
+            f"({self.max_rel:.3g} of the largest such value; {self.tolerance:.2g} is accepted)"
         )
 
 
@@ -102,7 +104,7 @@ class Facts:
 
     @property
     def tolerance(self) -> float:
-        """Largest accepted difference of floats, relative to the largest output.
+        """Largest accepted difference of floats, relative to the largest value of the same kind.
 
         A schedule changes the order of a sum and thus its rounding. Rounding errors of n terms of both signs add up
         like a random walk, to some 0.1 sqrt(n) epsilon of the largest sum; 16 sqrt(n) epsilon lets no rounding count
@@ -123,6 +125,7 @@ class Expected:
 
     facts: Facts
     outputs: dict[int, Array]
+    _scales: dict[int, Array] = field(default_factory=dict, init=False)
 
     @cached_property
     def inputs(self) -> list[Array]:
@@ -131,11 +134,28 @@ class Expected:
 
     def difference(self, after: Sequence[Array]) -> OutputDifference:
         """Compare all arguments after a program has run."""
-        differences = (
-            _difference(index, array, self.outputs.get(index, self.inputs[index]), self.facts)
-            for index, array in enumerate(after)
+        return max(map(self._difference, range(len(after)), after), key=_badness)
+
+    def _difference(self, index: int, after: Array) -> OutputDifference:
+        expected = self.outputs.get(index, self.inputs[index])
+        after, expected = (
+            _plain(array).astype(np.float64, copy=False) for array in (after, expected)
         )
-        return max(differences, key=_badness)
+        is_float = "float" in self.facts.dtypes[index]
+        # A float that is rounded to an integer may fall on the other side.
+        tolerance = self.facts.tolerance if is_float else float(self.facts.epsilon > 0)
+        same = (after == expected) | (np.isnan(after) & np.isnan(expected))
+        if same.all():
+            return OutputDifference(index, 0.0, 0.0, tolerance, accepted=True)
+        with np.errstate(invalid="ignore"):
+            distance = np.where(same, 0.0, np.abs(after - expected))
+        if is_float and index not in self._scales:
+            self._scales[index] = largest_of_kind(expected)
+        relative = distance / self._scales[index] if is_float else distance
+        largest = float(np.max(relative))
+        return OutputDifference(
+            index, float(np.max(distance)), largest, tolerance, accepted=largest <= tolerance
+        )
 
     def save(self, path: Path) -> None:
         """Write everything but the inputs, which are drawn again; in one step, as others read it."""
@@ -288,21 +308,6 @@ def _is_load(expression: Any) -> bool:
         else:
             return False
     return isinstance(expression, TensorLoad)
-
-
-def _difference(index: int, after: Array, expected: Array, facts: Facts) -> OutputDifference:
-    after, expected = (_plain(array).astype(np.float64, copy=False) for array in (after, expected))
-    is_float = "float" in facts.dtypes[index]
-    scale = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
-    # A float that is rounded to an integer may fall on the other side.
-    of_integers = 1.0 / max(scale, 1.0) if facts.epsilon else 0.0
-    tolerance = facts.tolerance if is_float else of_integers
-    same = (after == expected) | (np.isnan(after) & np.isnan(expected))
-    with np.errstate(invalid="ignore"):
-        distance = np.where(same, 0.0, np.abs(after - expected))
-    largest = float(np.max(distance, initial=0.0))
-    relative = largest / scale if scale > 0 else largest
-    return OutputDifference(index, largest, relative, tolerance, accepted=relative <= tolerance)
 
 
 def _badness(difference: OutputDifference) -> float:

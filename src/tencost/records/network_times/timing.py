@@ -137,7 +137,7 @@ class NetworkTiming:
         compile_seconds: what compiling took.
         tuning_seconds: what tuning took before.
         tuning_programs: programs measured for it.
-        max_rel_error: largest difference from the framework's output, in relation to its largest value.
+        max_rel_error: largest difference from the framework's output, relative to the magnitude of such values.
         info: what else is to be kept, JSON's types.
         source: where it came from: a work folder, a benchmark.
     """
