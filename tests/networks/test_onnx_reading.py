@@ -178,6 +178,7 @@ def beside_nothing(folder: Path) -> Path:
 @pytest.mark.parametrize("make", [emptied, beside_nothing])
 def test_structure_needs_no_weights(make: Callable[[Path], Path], tmp_path: Path) -> None:
     from tencost.networks.graph.canonical import canonical_network
+    from tencost.register.latency.api import graphs_of
 
     path = make(tmp_path)
     config = NetworkConfig(name="mine", source="onnx", path=str(path))
@@ -191,6 +192,7 @@ def test_structure_needs_no_weights(make: Callable[[Path], Path], tmp_path: Path
     expected = canonical_network(whole, name="mine").graphs
     assert np.array_equal(graph.operator, expected.operator)
     assert np.array_equal(graph.columns, expected.columns)
+    assert np.array_equal(graphs_of(path).operator, expected.operator)
 
 
 def test_weights_outside_of_the_folder_are_refused(tmp_path: Path) -> None:

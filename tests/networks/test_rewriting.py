@@ -43,6 +43,7 @@ from tencost.networks.torch_modules import (
     positional_module,
 )
 from tencost.programs.codegen.rules import schedule_rest
+from tencost.programs.refusals import TvmRefusal
 from tencost.tune.deploy import compile_network, meaningless, output_agreement
 from tencost.tune.hosts import Deployed
 
@@ -544,7 +545,7 @@ def test_auto_is_channels_last_where_a_cpu_convolves(mobilenet: Any) -> None:
 
 def test_auto_says_what_tvm_does_not_lower(mobilenet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Any) -> Any:
-        raise ValueError("no layout for it\nand more")
+        raise TvmRefusal("no layout for it\nand more")
 
     monkeypatch.setattr(rewriting, "channels_last", refuse)
     network = lowered(definition("mobilenet_v2", "auto"), mobilenet)

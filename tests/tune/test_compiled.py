@@ -23,6 +23,7 @@ from tencost.config.composition import compose
 from tencost.errors import TuneError, UntrustedError
 from tencost.networks.network import Network
 from tencost.networks.sources.saved import save_network
+from tencost.programs.refusals import TvmRefusal
 from tencost.records.network_times.runs import read_runs
 from tencost.records.network_times.timing import networks_uri
 from tencost.store.record_store import RecordStore
@@ -409,7 +410,7 @@ def test_programs_that_tvm_refuses_are_one_sentence(
     from tencost.tune.compiled import run as compile_it
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("there is no such block\nmore of it")
+        raise TvmRefusal("there is no such block\nmore of it")
 
     monkeypatch.setattr("tencost.tune.compiled.compile_together", refuse)
     config, root = compose([*SETTINGS, f"network.path={saved}"])

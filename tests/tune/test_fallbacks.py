@@ -18,8 +18,9 @@ from tencost.networks.network import Network
 from tencost.networks.rewriting import with_free_weights, with_packed_weights
 from tencost.networks.sources.saved import save_network
 from tencost.programs.codegen import rules
+from tencost.programs.refusals import TvmRefusal, tvm_call
 from tencost.tune import deploy
-from tencost.tune.deploy import compile_network, output_agreement
+from tencost.tune.deploy import compile_network, compile_untuned, output_agreement
 from tencost.tune.hosts import Deployed
 
 pytestmark = pytest.mark.tvm
@@ -71,6 +72,11 @@ def broken(function: Any) -> Any:
     return structural_map(function, (tirx.BufferStore, call))
 
 
+def refuse(function: Any) -> Any:
+    """Have TVM refuse a step of a schedule."""
+    return tvm.s_tir.Schedule(tvm.IRModule({"main": function})).get_sblock("no_such_block")
+
+
 @pytest.mark.parametrize("when", ["scheduled", "compiled"])
 def test_one_operator_falls_back_and_is_named(
     when: str, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -82,14 +88,14 @@ def test_one_operator_falls_back_and_is_named(
         if "T.max(" not in function.script():
             return real(function, target)
         if when == "scheduled":
-            raise RuntimeError("no loop to tile\nmore of it")
+            refuse(function)
         return broken(function)
 
     monkeypatch.setattr(rules, "scheduled", scheduled)
     built = compile_network(network, target, None, by_rule=True, note=notes.append)
     (note,) = notes
     assert note.startswith("operator fused_matmul_relu has TVM's default schedule")
-    assert when != "scheduled" or note.endswith("no loop to tile")
+    assert when != "scheduled" or "ScheduleError" in note
     for found, expected in zip(Deployed(built, network).outputs(), network.expected, strict=True):
         assert output_agreement(found, expected).accepted
 
@@ -101,7 +107,7 @@ def test_compile_prints_the_line(
 
     def scheduled(function: Any, target: dict[str, Any]) -> Any:
         if "T.max(" in function.script():
-            raise RuntimeError("no loop to tile")
+            refuse(function)
         return real(function, target)
 
     monkeypatch.setattr(rules, "scheduled", scheduled)
@@ -111,7 +117,8 @@ def test_compile_prints_the_line(
     words += [f"paths.store={tmp_path / 'store'}", f"--to={tmp_path / 'it.so'}"]
     cli.main(words)
     told = capsys.readouterr().err
-    assert "cannot be compiled by rule: no loop to tile" in told
+    assert "cannot be compiled by rule: " in told
+    assert "ScheduleError" in told
     assert told.startswith("compiling for hardware=local (")
     assert told.splitlines()[0].endswith(", 1 core)")
 
@@ -123,14 +130,52 @@ def test_what_falls_back_as_a_whole_says_so(
 
     network, notes = two_layers(), list[str]()
 
-    def refuse(*_given: Any) -> Any:
-        raise ValueError("the rules' target is none")
+    def refused(mod: Any, _target: Any, **_settings: Any) -> Any:
+        with tvm_call():
+            refuse(next(each for each in mod.functions.values() if isinstance(each, tirx.PrimFunc)))
 
-    monkeypatch.setattr(deploy, "leave", refuse)
+    monkeypatch.setattr(deploy, "_compile_by_rule", refused)
     part = NetworkPart(NetworkConfig(name="two_layers"), network, [], tmp_path, None)
     built = compiled([part], target, notes.append)
     (note,) = notes
     assert "the whole network has TVM's default schedules" in note
-    assert "the rules' target is none" in note
+    assert "ScheduleError" in note
     for found, expected in zip(Deployed(built, network).outputs(), network.expected, strict=True):
         assert output_agreement(found, expected).accepted
+
+
+@pytest.mark.parametrize("mistake", [TypeError, ValueError, RuntimeError, KeyError])
+@pytest.mark.parametrize("place", ["scheduled", "leave", "exp"])
+def test_a_mistake_in_the_rules_is_no_refusal(
+    place: str, mistake: type[Exception], target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised, with its traceback, in place of a fallback that is many times slower."""
+
+    def wrong(*_given: Any) -> Any:
+        raise mistake("a mistake of ours")
+
+    if place == "scheduled":
+        monkeypatch.setattr(rules, "_order", wrong)
+    elif place == "leave":
+        monkeypatch.setattr(deploy, "leave", wrong)
+    else:  # TVM calls it, from C++
+        monkeypatch.setattr(deploy, "schedule_rest", lambda mod, *_given: lowered_by(wrong)(mod))
+    with pytest.raises((mistake, RuntimeError), match="a mistake of ours") as raised:
+        compile_untuned(two_layers(), target, pytest.fail)
+    assert not isinstance(raised.value, TvmRefusal)
+
+
+def lowered_by(callback: Any) -> Any:
+    """Return a pass of TVM that calls Python."""
+    return tvm.transform.module_pass(lambda mod, _context: callback(mod), opt_level=0)
+
+
+def test_what_tvm_refuses_is_told_from_what_is_called_wrongly() -> None:
+    schedule = tvm.s_tir.Schedule(lowered([(8, 16)], op.nn.relu))
+    with pytest.raises(TvmRefusal, match="no_such_block") as refused, tvm_call():
+        schedule.get_sblock("no_such_block", "relu")
+    assert isinstance(refused.value.__cause__, tvm.s_tir.schedule.ScheduleError)
+    with pytest.raises(TypeError), tvm_call():
+        schedule.split("no loop", [1, 2])
+    with pytest.raises(ValueError, match="ours"), tvm_call():
+        raise ValueError("ours")

@@ -32,6 +32,7 @@ from tencost.networks.samples import sample_by_sample
 from tencost.networks.source import Imported, first_sentence, read_network
 from tencost.networks.winograd import with_winograd
 from tencost.programs.codegen.winograd import is_winograd
+from tencost.programs.refusals import TvmRefusal, tvm_call
 
 ROUNDINGS = 4
 """Draws of otherwise rounded inputs and weights."""
@@ -253,11 +254,12 @@ def lowered(
     notes = imported.notes
     try:
         if imported.fused:
-            mod, params = compilable(imported.mod), imported.params
+            with tvm_call():
+                mod, params = compilable(imported.mod), imported.params
         else:
             mod, params, refused = _written(imported, config, target, is_deployed)
             notes += refused
-    except Exception as error:
+    except TvmRefusal as error:
         raise MeasureError(
             f"network {config.name!r}: TVM cannot lower it: {first_sentence(error)}"
         ) from error
@@ -286,16 +288,17 @@ def _written(
     notes: list[str] = []
     for written in (*others, last):
         try:
-            mod, params = written_as(imported.mod, imported.params, written)
-            if choice is GraphChoice.auto and kind == "llvm":
-                mod = sample_by_sample(mod, len(imported.inputs), cores)
-            if is_deployed and config.winograd and written is GraphChoice.channels_last:
-                mod = with_winograd(mod, params, target)
-                mod, params = with_weights_computed(mod, params)
-            if is_deployed and kind == "llvm":
-                mod = with_checked_ids(mod, list(imported.inputs))
-            return compilable(fuse(mod)), params, tuple(notes)
-        except Exception as error:
+            with tvm_call():
+                mod, params = written_as(imported.mod, imported.params, written)
+                if choice is GraphChoice.auto and kind == "llvm":
+                    mod = sample_by_sample(mod, len(imported.inputs), cores)
+                if is_deployed and config.winograd and written is GraphChoice.channels_last:
+                    mod = with_winograd(mod, params, target)
+                    mod, params = with_weights_computed(mod, params)
+                if is_deployed and kind == "llvm":
+                    mod = with_checked_ids(mod, list(imported.inputs))
+                return compilable(fuse(mod)), params, tuple(notes)
+        except TvmRefusal as error:
             if written is last:
                 raise
             notes.append(

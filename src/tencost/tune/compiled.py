@@ -18,6 +18,7 @@ from tencost.config import Config, HardwareConfig, NetworkConfig
 from tencost.errors import HardwareError, TencostError, TuneError
 from tencost.networks.network import Network, NetworkTask, variant_name
 from tencost.networks.source import first_sentence, read_network
+from tencost.programs.refusals import TvmRefusal
 from tencost.tune.buckets import (
     Buckets,
     dimension_of,
@@ -27,7 +28,6 @@ from tencost.tune.buckets import (
     try_padding,
 )
 from tencost.tune.deploy import (
-    TVM_ERRORS,
     better_than_rules,
     compare_outputs,
     compile_default,
@@ -343,7 +343,7 @@ def compiled(
     try:
         with signals.not_swallowed():
             return compile_together([(part.network, part.programs) for part in parts], target, note)
-    except TVM_ERRORS as error:
+    except TvmRefusal as error:
         with_programs = [part for part in parts if part.programs is not None]
         if not with_programs and len(parts) == 1:
             return compile_untuned(parts[0].network, target, note)

@@ -33,6 +33,7 @@ from tencost.programs.codegen.attention import with_attention
 from tencost.programs.codegen.build import build
 from tencost.programs.codegen.rules import leave, schedule_rest
 from tencost.programs.magnitudes import finite_magnitudes, kinds_of
+from tencost.programs.refusals import TvmRefusal, tvm_call
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
 from tencost.tune.hosts import Deployed, Host
@@ -294,7 +295,7 @@ def compile_network(
             weights that cannot be reordered; with the reason.
 
     Raises:
-        RuntimeError, ValueError, TypeError: TVM refuses the network, or a program of the database.
+        TvmRefusal: TVM refuses the network, or a program of the database.
     """
     mod = _with_programs(network, target, database)
     if database is not None if by_rule is None else by_rule:
@@ -316,7 +317,7 @@ def compile_together(
         note: see :func:`compile_network`.
 
     Raises:
-        RuntimeError, ValueError, TypeError: TVM refuses a network, or a program of a database.
+        TvmRefusal: TVM refuses a network, or a program of a database.
     """
     mod = join_networks(
         {network.entry: _with_programs(network, target, database) for network, database in parts}
@@ -330,7 +331,7 @@ def _with_programs(network: Network, target: dict[str, Any], database: Any) -> A
     mod = network.deployable(target)
     if database is None:
         return mod
-    with tvm.target.Target(target), database:
+    with tvm_call(), tvm.target.Target(target), database:
         return relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(mod)
 
 
@@ -349,7 +350,7 @@ def compile_by_rule(
         merged = with_attention(mod, target)
         try:
             return _compile_by_rule(merged, target, packs=packs, note=note)
-        except TVM_ERRORS as error:
+        except TvmRefusal as error:
             if merged.same_as(mod):
                 raise
             note(f"attention is compiled as three operators: {first_sentence(error)}")
@@ -366,7 +367,7 @@ def _compile_by_rule(
     try:
         granted = tvm.target.Target(leave(ruled, target))
         built = _compile(ruled, granted, packs=packs, note=note)
-    except TVM_ERRORS:
+    except TvmRefusal:
         changed = (
             (name, function)
             for name, function in ruled.functions.items()
@@ -396,10 +397,12 @@ def _compile(mod: Any, target: Any, *, packs: bool, note: Callable[[str], object
     """Compile a scheduled module, its weights reordered once where that can be."""
     if packs:
         try:
-            mod = with_packed_weights(mod)
-        except TVM_ERRORS as error:
+            with tvm_call():
+                mod = with_packed_weights(mod)
+        except TvmRefusal as error:
             note(f"programs reorder their weights at each call, not once: {first_sentence(error)}")
-    return build(mod, target)
+    with tvm_call():
+        return build(mod, target)
 
 
 def _refused_alone(
@@ -413,8 +416,9 @@ def _refused_alone(
         if isinstance(function, tvm.tirx.PrimFunc):
             alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
             try:
-                build(alone, target_for(alone, target))
-            except TVM_ERRORS as error:
+                with tvm_call():
+                    build(alone, target_for(alone, target))
+            except TvmRefusal as error:
                 refused[str(name.name_hint)] = first_sentence(error)
     return refused
 
@@ -439,7 +443,7 @@ def compile_untuned(
     try:
         with signals.not_swallowed():
             return compile_network(network, target, None, by_rule=True, note=note)
-    except TVM_ERRORS as error:
+    except TvmRefusal as error:
         built = compile_default(network, target)
         note(
             "the whole network has TVM's default schedules, which are many times slower, as TVM refuses it by "
@@ -456,9 +460,9 @@ def compile_default(network: Network, target: dict[str, Any]) -> Any:
     """
     try:
         return compile_network(network, target, None)
-    except Exception as error:
+    except TvmRefusal as error:
         mod, tvm_target = network.deployable(target), tvm.target.Target(target)
-        with tvm_target, suppress(*TVM_ERRORS):
+        with suppress(TvmRefusal), tvm_call(), tvm_target:
             mod = relax.get_default_pipeline(tvm_target)(mod)
         refused = _refused_alone(mod.functions.items(), target, lambda _mod, plain: plain)
         what = f"its operator {', '.join(refused)}" if refused else "it, though each operator alone"

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from tencost.programs.refusals import TvmRefusal, tvm_call
+
 PARALLEL_WORK = 65_536
 """Multiply-adds of a product below which waking other cores costs more than they save."""
 PARALLEL_NUMBERS = 16_384
@@ -32,22 +34,20 @@ def remember_annotations() -> None:
 
 def tried(primitive: Any, *args: Any) -> bool:
     """Take a step of a schedule; say whether it could be taken. What cannot be scheduled stays as it was."""
-    from tvm.s_tir.schedule import ScheduleError
-
     try:
-        primitive(*args)
-    except (ScheduleError, RuntimeError, ValueError):
+        with tvm_call():
+            primitive(*args)
+    except TvmRefusal:
         return False
     return True
 
 
 def nests_of(schedule: Any) -> list[Any]:
     """Return the loop nests' blocks in order, without blocks inside of blocks; none of a function without blocks."""
-    from tvm.s_tir.schedule import ScheduleError
-
     try:
-        root = schedule.get_sblock("root")
-    except (ScheduleError, RuntimeError, ValueError):
+        with tvm_call():
+            root = schedule.get_sblock("root")
+    except TvmRefusal:
         return []
     return list(schedule.get_child_blocks(root))
 

@@ -57,6 +57,7 @@ from tencost.programs.codegen.rearranging import (
 from tencost.programs.codegen.row_sums import split_sums, vectorize_sums
 from tencost.programs.codegen.softmax import softmax_in_vectors
 from tencost.programs.codegen.winograd import is_winograd, schedule_winograd
+from tencost.programs.refusals import TvmRefusal, tvm_call
 
 LENIENT = ("fast-math-reassoc", "fast-math-nsz", "fast-math-nnan", "fast-math-contract")
 """What LLVM may do: order sums anew, not tell zeros' signs, take numbers for numbers, fuse products and sums.
@@ -168,7 +169,7 @@ def schedule_rest(
             the error is raised.
 
     Raises:
-        RuntimeError, ValueError, TypeError: what TVM raises, without `refused`.
+        TvmRefusal: TVM cannot schedule a function, without `refused`.
     """
     from tvm import IRModule, tirx
 
@@ -179,8 +180,9 @@ def schedule_rest(
         attributes = dict(function.attrs or {})
         if isinstance(function, tirx.PrimFunc) and not attributes.get("tirx.is_scheduled"):
             try:
-                functions[name] = scheduled(function, target)
-            except (RuntimeError, ValueError, TypeError) as error:
+                with tvm_call():
+                    functions[name] = scheduled(function, target)
+            except TvmRefusal as error:
                 if refused is None:
                     raise
                 refused(str(name.name_hint), error)
