@@ -10,6 +10,7 @@ For one's own TVM scripts (needs `tencost[tuner]` only):
     remote_cost_model(url) the same of a service (`tencost serve`), which may run on another machine
     install(uri)           model, search and spaces in unchanged pipelines (MetaScheduleTuneTIR and the like)
     uninstall()            back to stock MetaSchedule
+    build(mod, target)     tvm.compile as the measuring workers do it, for a database that another process tuned
 
 For networks that run on this host (needs `tencost[tuner]`):
 
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from tencost import old_names
 
 if TYPE_CHECKING:
+    from tencost.programs.codegen.build import build
     from tencost.programs.codegen.spaces import search_space
     from tencost.register.latency.api import graphs_of, load_graph_model
     from tencost.register.service.client import remote_cost_model
@@ -46,6 +48,7 @@ __all__ = [
     "WarmBuilder",
     "WarmRunner",
     "__version__",
+    "build",
     "compile",
     "graphs_of",
     "install",
@@ -69,6 +72,7 @@ _LAZY = {
     "search_space": "tencost.programs.codegen.spaces",
     "install": "tencost.tune.install",
     "uninstall": "tencost.tune.install",
+    "build": "tencost.programs.codegen.build",
     "compile": "tencost.tune.library_cache",
     "load": "tencost.tune.library",
 }

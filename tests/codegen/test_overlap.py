@@ -12,8 +12,8 @@ from tvm import relax, te, tirx, topi
 
 from tencost.networks.rewriting import with_free_weights
 from tencost.programs.codegen import candidates, tiles, vector_math
-from tencost.programs.codegen.overlap import Axis, widened
-from tencost.workers.worker import build
+from tencost.programs.codegen.build import build
+from tencost.programs.codegen.overlap import Axis, widened, without_layout_blocks
 
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("cpu_intrinsics")]
 op = relax.op
@@ -97,7 +97,9 @@ def test_it_computes_the_same(name: str, cores: int, monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(
         computed(scheduled, arrays, shape), computed(mod, arrays, shape), rtol=1e-4, atol=1e-4
     )
-    build(scheduled, TARGET)  # as a worker times it, without the blocks that lay weights out
+    build(
+        without_layout_blocks(scheduled), TARGET
+    )  # as a worker times it, without the blocks that lay weights out
 
 
 def test_even_rows_and_columns_have_tiles_that_divide() -> None:

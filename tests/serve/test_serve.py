@@ -136,6 +136,21 @@ def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path
     assert len(database.get_all_tuning_records()) > 0
 
 
+def test_what_the_tuner_compiles_is_what_its_workers_measured(service: str) -> None:
+    code = f"""
+import tvm
+from tvm import te, tirx
+import tencost
+
+tencost.remote_cost_model({service!r})
+a = te.placeholder((8,), "float32")
+mod = tvm.IRModule({{"main": te.create_prim_func([a, te.compute((8,), lambda i: tirx.erf(a[i]))])}})
+assert "erff" not in tvm.compile(mod, target="llvm").mod.inspect_source("asm")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_a_candidate_that_cannot_be_read_is_named(service: str, asked: dict[str, Any]) -> None:
     code, whole = ask(service, asked)
     assert code == 200

@@ -220,7 +220,7 @@ def test_a_collection_is_measured_on_remote_devices(
 
 
 def compiled(module: Any, target: dict[str, Any]) -> Any:
-    from tencost.workers.worker import build
+    from tencost.programs.codegen.build import build
 
     return build(module, target)
 

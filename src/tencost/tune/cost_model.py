@@ -38,6 +38,7 @@ from tencost.features.rows.spec import FeatureSpec
 from tencost.models.draft_model import MIN_BATCH, guess_the_rest
 from tencost.models.programs.bundle import Bundle, load_bundle
 from tencost.models.programs.bundle.calibration import LOWEST_SCORE
+from tencost.programs.codegen.build import prepare_compilation
 from tencost.programs.starting_points import shipped_starts
 from tencost.programs.trace.instructions import trace_key
 from tencost.programs.trace.intrinsics import register_intrinsics
@@ -407,7 +408,9 @@ def load_cost_model(
 
     Its `target` is what to tune for: the TVM Target that its training programs were compiled for. A task for another
     one is a warning. TVM's tensor intrinsics of the target's kind are registered, and of no other kind, as TVM would at
-    its first TuneContext, where those of all kinds take minutes; see :mod:`tencost.programs.trace.intrinsics`.
+    its first TuneContext, where those of all kinds take minutes; see :mod:`tencost.programs.trace.intrinsics`. For
+    CPUs the vector mathematics of the tuner's workers is registered, too, for the life of the process: ``tvm.compile``
+    of the result then makes the code that was measured, see :func:`tencost.build`.
 
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/...`` or the folder of a bundle; None
@@ -443,6 +446,7 @@ def load_cost_model(
     extractor = make_extractor(spec, dict(device))
     target = _trained_target(bundle) if host is None else Target(host.target)
     register_intrinsics(target_kind)
+    prepare_compilation(target_kind)
     return TencostModel(
         bundle,
         extractor,

@@ -28,8 +28,8 @@ from tencost.networks.joining import join_networks
 from tencost.networks.network import Array, Network, NetworkTask
 from tencost.networks.rewriting import with_packed_weights
 from tencost.networks.source import first_sentence
-from tencost.programs.codegen import vector_math
 from tencost.programs.codegen.attention import with_attention
+from tencost.programs.codegen.build import build
 from tencost.programs.codegen.rules import leave, schedule_rest
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
@@ -313,7 +313,6 @@ def compile_by_rule(
         note: see :func:`compile_network`.
     """
     if target.get("kind") == "llvm":
-        vector_math.register_vector_math()
         merged = with_attention(mod, target)
         try:
             return _compile_by_rule(merged, target, packs=packs, note=note)
@@ -367,7 +366,7 @@ def _compile(mod: Any, target: Any, *, packs: bool, note: Callable[[str], object
             mod = with_packed_weights(mod)
         except TVM_ERRORS as error:
             note(f"programs reorder their weights at each call, not once: {first_sentence(error)}")
-    return tvm.compile(mod, target=target)
+    return build(mod, target)
 
 
 def _refused_alone(
@@ -381,7 +380,7 @@ def _refused_alone(
         if isinstance(function, tvm.tirx.PrimFunc):
             alone = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
             try:
-                tvm.compile(alone, target=tvm.target.Target(target_for(alone, target)))
+                build(alone, target_for(alone, target))
             except TVM_ERRORS as error:
                 refused[str(name.name_hint)] = first_sentence(error)
     return refused

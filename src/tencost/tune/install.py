@@ -47,7 +47,7 @@ def install(uri: str | Path | None = None, **options: Any) -> Any:
 
 
 def uninstall() -> None:
-    """Return to stock MetaSchedule."""
+    """Return to stock MetaSchedule; the vector mathematics that a loaded model registered stays, see tencost.build."""
     global _active, _strategy
     _active = _strategy = None
     _register(TUNE_TIR, tir_integration._tune_tir)

@@ -19,7 +19,8 @@ from tencost.config import HardwareConfig, RunnerKind
 from tencost.errors import TuneError
 from tencost.measure.run import cpus_of
 from tencost.networks.network import Network, NetworkTask
-from tencost.programs.codegen.overlap import arguments_of
+from tencost.programs.codegen.build import build
+from tencost.programs.codegen.overlap import arguments_of, without_layout_blocks
 from tencost.programs.codegen.rules import leave, scheduled
 from tencost.tune.deploy import (
     OutputAgreement,
@@ -38,7 +39,6 @@ from tencost.workers.evaluator import MAX_FLUSHED, MeasureOptions, local_timer
 from tencost.workers.expected import draw_arguments, read_facts
 from tencost.workers.pool import CpuPlan, WorkerPool
 from tencost.workers.runner import arg_json
-from tencost.workers.worker import build
 
 MAX_DEFAULT_S = 10.0
 """A network whose default schedules take longer, as its tasks' do by themselves, is not timed with them."""
@@ -207,7 +207,7 @@ class TaskProgram:
             mod = tvm.IRModule({"main": scheduled(task.mod["main"], target)})
         else:
             mod = task.mod
-        self._function = build(mod, leave(mod, target)).jit()
+        self._function = build(without_layout_blocks(mod), leave(mod, target)).jit()
         facts = read_facts(task.mod)
         drawn = draw_arguments(facts)
         fill = tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")

@@ -23,6 +23,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tencost.errors import MeasureError, TencostError
+from tencost.programs.codegen.build import prepare_compilation
 from tencost.store.status import Status, Timing, timing_from_log
 from tencost.workers.evaluator import MeasureOptions as MeasureOptions
 from tencost.workers.expected import Reference
@@ -45,6 +46,9 @@ class WarmBuilder(ms.builder.PyBuilder):
 
     A loop without TVM's task scheduler calls `build` itself, and the builder does not see its runner. There a
     MeasureError is raised if no WarmRunner is alive in the process, or if another runner took the batch before.
+
+    For CPUs the workers' vector mathematics is registered in this process, so that ``tvm.compile`` makes of the tuned
+    programs the code that was measured, see :func:`tencost.build`.
 
     TVM's RemoveBuildArtifact removes the files of a batch that was measured, and leaves those of one that was not.
 
@@ -91,6 +95,7 @@ class WarmBuilder(ms.builder.PyBuilder):
                 "key": program_key(build_input.mod),
             }
             text = str(save_json(build_input.mod))
+            prepare_compilation(str(build_input.target.kind.name))
         except Exception as error:  # noqa: BLE001 - TVM raises whatever its C++ side says, under many types
             return ms.builder.BuilderResult(None, f"WarmBuilder: {error}")
         folder = Path(tempfile.mkdtemp(prefix="tencost-program-", dir=self._folder))

@@ -47,7 +47,7 @@ from typing import Any
 import psutil
 
 from tencost.errors import HardwareError, UntrustedError
-from tencost.programs.codegen import vector_math
+from tencost.programs.codegen.build import build
 from tencost.programs.codegen.overlap import without_layout_blocks
 from tencost.workers.evaluator import (
     Best,
@@ -184,7 +184,8 @@ class Child:
         started = time.perf_counter()
         try:
             module = self._scheduled(request)
-            executable = build(module, request["target"])
+            # Blocks that bring constant weights into the layout that the program reads run once, not at each call.
+            executable = build(without_layout_blocks(module), request["target"])
             if request.get("remote"):
                 built = self._devices(request["remote"]).export(executable)
             else:
@@ -246,7 +247,7 @@ class Child:
         """Say how the program's outputs are wrong; nothing if they are not."""
         expected = _expected(request["expected"])
         if _has_left_out(module):  # was timed without the blocks that bring weights into its layout
-            built = build(module, request["target"], whole=True).jit()
+            built = build(module, request["target"]).jit()
         kind = request["target"]["kind"]
         difference = expected.difference(_call(built, expected.inputs, kind))
         return "" if difference.accepted else str(difference)
@@ -310,22 +311,6 @@ class Child:
         if self._probe is None:
             self._probe = NoiseProbe(alone=_runs_alone("llvm"))
         return {"probe_s": self._probe.measure()}
-
-
-def build(module: Any, target: dict[str, Any], *, whole: bool = False) -> Any:
-    """Compile a scheduled module and return the tvm Executable, the code not yet generated for `jit()`.
-
-    For CPUs exp, erf, tanh and their like are vectors' own, as in the network that is deployed.
-    Blocks that bring constant weights into the layout that the program reads are left out, as they run once and not
-    at each call; such a program computes nonsense, unless it is built `whole`.
-    """
-    import tvm
-
-    if target.get("kind") == "llvm":
-        vector_math.register_vector_math()
-    if not whole:
-        module = without_layout_blocks(module)
-    return tvm.compile(module, target=tvm.target.Target(target))
 
 
 @lru_cache(_MAX_MODULES)

@@ -17,11 +17,13 @@ def search_space(target: Any) -> Any:
     """
     from tvm.s_tir import meta_schedule as ms
 
+    from tencost.programs.codegen.build import prepare_compilation
     from tencost.programs.codegen.products import vectors_of
     from tencost.programs.codegen.registers import designs
 
     if vectors_of(target) is None:
         return ms.space_generator.PostOrderApply()
+    prepare_compilation("llvm")
 
     def tiles(schedule: Any) -> list[Any]:
         return [design.schedule for design in designs(schedule.mod, target)]

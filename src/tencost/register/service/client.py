@@ -18,6 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_ffi import structural_hash
 
 from tencost.errors import ConfigError, RegistryError, TuneError, printable
+from tencost.programs.codegen.build import prepare_compilation
 from tencost.programs.trace.instructions import trace_values
 from tencost.programs.trace.intrinsics import register_intrinsics
 
@@ -170,5 +171,7 @@ def remote_cost_model(
     if "digest" not in about:
         raise first.something_else("no description of a model")
     # TVM's first TuneContext would register those of all kinds, for minutes.
-    register_intrinsics(str(about.get("target_kind", "llvm")))
+    target_kind = str(about.get("target_kind", "llvm"))
+    register_intrinsics(target_kind)
+    prepare_compilation(target_kind)
     return RemoteModel(Connection(url, token, seconds), about, draft)

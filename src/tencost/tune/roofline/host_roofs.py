@@ -138,7 +138,7 @@ def _best_s(
     import numpy as np
     import tvm
 
-    from tencost.workers.worker import build
+    from tencost.programs.codegen.build import build
 
     function = build(mod, target).jit()
     tensors = [tvm.runtime.tensor(np.zeros(shape, np.float32)) for shape in shapes]
