@@ -39,6 +39,8 @@ SEARCH_SHARE = 1.0
 """Making a round's programs may take so much of the seconds that measuring a batch takes."""
 RESUMED_PROGRAMS = 64
 """Programs of earlier runs, the fastest of a task, that the search goes on from."""
+BATCH = 16
+"""Programs that are measured at a time, at most: the model learns after each batch. MetaSchedule's default is 64."""
 STARTS = 16
 """Starting points that a task gets, unless told."""
 SEEDS = 6
@@ -59,6 +61,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         refitter: starting points for a task with hardly any known programs; None has none but register tiles.
         starts: starting points that a task gets at most.
         learn: correct the model's scores by what was measured.
+        batch: programs in a batch at most, fewer where MetaSchedule asks for fewer (`num_trials_per_iter`).
     """
 
     def __init__(
@@ -70,9 +73,10 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         refitter: Refitter | None = None,
         starts: int = STARTS,
         learn: bool = True,
+        batch: int = sys.maxsize,
     ) -> None:
         super().__init__()
-        self._options = (population, generations, measured, room, refitter, starts, learn)
+        self._options = (population, generations, measured, room, refitter, starts, learn, batch)
         self._population, self._generations, self._learn = population, generations, learn
         self.measured = set() if measured is None else measured
         self._room, self._refitter, self._starts = room, refitter, starts
@@ -84,7 +88,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         self._context: Any = None
         self._spaces: Sequence[Any] = ()
         self._model: Any = None
-        self._batch = self._remaining = 0
+        self._most, self._batch, self._remaining = batch, 0, 0
         self._begins = False
         self._waiting: list[Any] = []
         self._evolution: DecisionSearch | None = None
@@ -103,6 +107,7 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         database: Any = None,
         cost_model: Any = None,
     ) -> None:
+        num_trials_per_iter = min(num_trials_per_iter, self._most)
         # As TuneContext.pre_tuning does, but for TVM's own search only: it insists on both.
         stock_database = ms.database.MemoryDatabase() if database is None else database
         stock_model = ms.cost_model.RandomModel() if cost_model is None else cost_model
@@ -202,7 +207,14 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
         return ResumableSearch(*self._options)
 
 
-def search(model: Any, *, starts: int = STARTS, population: int = 512, generations: int = 4) -> Any:
+def search(
+    model: Any,
+    *,
+    starts: int = STARTS,
+    population: int = 512,
+    generations: int = 4,
+    batch: int = BATCH,
+) -> Any:
     """Return a search for `strategy=` of ms.tune_tir, tune_tasks and tune_relax that begins with starting points.
 
     Args:
@@ -211,6 +223,8 @@ def search(model: Any, *, starts: int = STARTS, population: int = 512, generatio
         starts: programs that each task measures before it searches; 0 for none.
         population: programs in a generation.
         generations: generations a round.
+        batch: programs that are measured before the model learns from them, at most; fewer where `num_trials_per_iter`
+            says so.
 
     Raises:
         BundleError: the bundle's starting points cannot be read.
@@ -222,6 +236,7 @@ def search(model: Any, *, starts: int = STARTS, population: int = 512, generatio
         refitter=Refitter(book) if book is not None and starts > 0 else None,
         starts=starts,
         learn=not model.frozen,
+        batch=batch,
     )
 
 
