@@ -15,6 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from matmuls import make_matmul
+from tencost.programs.codegen.spaces import search_space
 from tencost.tune.cost_model import load_cost_model
 from tencost.tune.guard import Arm
 from tencost.tune.search import search
@@ -38,10 +39,10 @@ def tiled(schedule: Any) -> None:
     schedule.reorder(i0, j0, k0, i1, j1, k1)
 
 
-def task(space: Any, strategy: Any) -> Any:
+def task(space: Any, strategy: Any, target: Any = LLVM) -> Any:
     return ms.TuneContext(
         mod=make_matmul(SIZE),
-        target=Target(LLVM),
+        target=target and Target(target),
         space_generator=space,
         search_strategy=strategy,
         task_name="matmul",
@@ -71,12 +72,12 @@ def batches(context: Any, most: int = 50) -> list[int]:
     return sizes
 
 
-def record_of(trace: Any, mod: Any, database: Any, seconds: float = 0.1) -> Any:
+def record_of(trace: Any, mod: Any, database: Any, seconds: float = 0.1, target: Any = LLVM) -> Any:
     return ms.database.TuningRecord(
         trace=trace,
         workload=database.commit_workload(mod),
         run_secs=[seconds],
-        target=Target(LLVM),
+        target=Target(target),
         args_info=ms.arg_info.ArgInfo.from_prim_func(func=mod["main"]),
     )
 
@@ -107,6 +108,25 @@ def test_a_search_without_database_and_model_searches_as_tvms_does(model: Any) -
     context = task(space_of(tiled), search(model, population=16, generations=1))
     context.pre_tuning(8, 4)
     assert sum(batches(context)) == 8
+
+
+def test_a_search_without_target_searches_as_tvms_does(model: Any) -> None:
+    assert isinstance(search_space(None), ms.space_generator.PostOrderApply)
+    context = task(space_of(tiled), search(model, population=16, generations=1), target=None)
+    context.pre_tuning(8, 4, database=ms.database.MemoryDatabase(), cost_model=model)
+    assert sum(batches(context)) == 8
+
+
+@pytest.mark.parametrize(("asked", "batch"), [(64, 16), (12, 12)])
+def test_the_model_learns_after_16_programs_whatever_is_asked(
+    model: Any, asked: int, batch: int
+) -> None:
+    """MetaSchedule asks for 64 at a time where nobody says another number."""
+    context = task(space_of(tiled), search(model, starts=0, population=16, generations=1))
+    context.pre_tuning(64, asked, database=ms.database.MemoryDatabase(), cost_model=model)
+    sizes = batches(context)
+    assert sum(sizes) == 64
+    assert max(sizes) == batch
 
 
 def test_a_space_of_one_program_ends_after_it(model: Any) -> None:
@@ -286,3 +306,23 @@ def test_what_cannot_be_built_is_an_error_of_its_own_result(tmp_path: Path) -> N
 
 def test_no_programs_no_results() -> None:
     assert WarmBuilder()._inst.build([]) == []
+
+
+def test_a_context_without_target_is_of_the_models(
+    model: Any, context: Any, candidates: list[Any]
+) -> None:
+    expected = model.predict(context, candidates)
+    bare = ms.TuneContext(mod=context.mod)
+    np.testing.assert_array_equal(model.predict(bare, candidates), expected)
+    model.update(bare, candidates, results(len(candidates), 0))
+    assert model.history[-1].num_measured == len(candidates)
+
+
+def test_a_context_of_nothing_gets_a_score_for_each_program(model: Any) -> None:
+    """TVM's random model is asked so; without a workload there are no features, which scores lowest."""
+    programs = [ms.MeasureCandidate(Schedule(make_matmul(SIZE)), []) for _ in range(10)]
+    model.update(ms.TuneContext(), [], [])
+    model.update(ms.TuneContext(), programs, results(10, 0))
+    scores = model.predict(ms.TuneContext(), programs)
+    assert scores.shape == (10,)
+    assert np.all((scores >= 0) & (scores <= 1))

@@ -166,6 +166,7 @@ class TencostModel(ms.cost_model.PyCostModel):
     def predict(self, context: Any, candidates: Sequence[Any]) -> Doubles:
         """Return scores, float64 [N] in (0, 1], higher is faster."""
         with self._lock:
+            context = self._completed(context)
             keys = self._keys(context, candidates)
             by_key = dict(zip(keys, candidates, strict=True))
             new = {key: by_key[key] for key in by_key if key not in self._cache}
@@ -183,6 +184,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         if len(candidates) == 0:  # MetaSchedule leaves out programs that did not build
             return
         with self._lock:
+            context = self._completed(context)
             features, base = self._scored(context, candidates)
             latency = latencies_s(results)
             speed = np.nan_to_num(1.0 / latency, nan=0.0)
@@ -220,6 +222,7 @@ class TencostModel(ms.cost_model.PyCostModel):
     def warm_start(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
         """Learn from measurements of an earlier run: nothing was predicted, so no round is noted."""
         with self._lock:
+            context = self._completed(context)
             features, base = self._scored(context, candidates)
             self._learn(context, features, base, latencies_s(results))
 
@@ -264,7 +267,7 @@ class TencostModel(ms.cost_model.PyCostModel):
 
     def _compare_targets(self, context: Any) -> None:
         """Warn, once a target, where programs are compiled for another target than those that the model knows."""
-        if self._warned is None or context.target is None:
+        if self._warned is None:
             return
         tuned, trained = target_mapping(context.target), target_mapping(self.target)
         text = str(context.target)
@@ -317,7 +320,7 @@ class TencostModel(ms.cost_model.PyCostModel):
         """Remember the rows of new candidates, and the registered model's scores of them."""
         if not new:
             return
-        rows = self._rows(self._all_cores(context), list(new.values()))
+        rows = self._rows(context, list(new.values()))
         features = Ragged.from_blocks(rows, len(self._extractor.spec.columns))
         if self.bundle is None:
             base = np.where(features.lengths > 0, 0.5, LOWEST_SCORE)
@@ -343,15 +346,21 @@ class TencostModel(ms.cost_model.PyCostModel):
             return [rows for candidate in candidates for rows in self._rows(context, [candidate])]
         return [rows[position] for position in range(len(rows))]
 
-    def _all_cores(self, context: Any) -> Any:
-        """Return the context, or one like it with as many threads as this process has CPUs: TVM lowers on them."""
+    def _completed(self, context: Any) -> Any:
+        """Return the context with a target and with a thread for each CPU of this process: TVM lowers on them.
+
+        A context without a target is of the target that the model's programs were compiled for, else of its kind.
+        """
         cpus = len(os.sched_getaffinity(0))
-        if int(context.num_threads) >= cpus:
+        if int(context.num_threads) >= cpus and context.target is not None:
             return context
-        key = structural_hash(context.mod)
+        target = context.target or self.target
+        if target is None:
+            target = Target("llvm" if self.bundle is None else self.bundle.info.target_kind)
+        key = hash((structural_hash(context.mod), str(target), str(context.task_name)))
         if key not in self._wide:
             self._wide[key] = ms.TuneContext(
-                mod=context.mod, target=context.target, num_threads=cpus
+                mod=context.mod, target=target, task_name=context.task_name, num_threads=cpus
             )
         return self._wide[key]
 

@@ -118,9 +118,11 @@ class Product:
 
 
 def vectors_of(target: Any) -> Vectors | None:
-    """Return the vector registers of a target's core; None for a target that is no CPU."""
+    """Return the vector registers of a target's core; None for a target that is no CPU, and for no target."""
     from tvm.target import Target, codegen
 
+    if target is None:
+        return None
     target = Target(target)
     if target.kind.name != "llvm":
         return None

@@ -13,7 +13,8 @@ def search_space(target: Any) -> Any:
     """Return a space generator for `space=` of ms.tune_tir, tune_tasks and tune_relax.
 
     Args:
-        target: TVM target or its dictionary. For one that is no CPU the generator is TVM's own.
+        target: TVM target or its dictionary. For one that is no CPU, and for None, the generator is TVM's
+            own.
     """
     from tvm.s_tir import meta_schedule as ms
 

@@ -118,7 +118,8 @@ class RemoteModel(ms.cost_model.PyCostModel):
         key = structural_hash(context.mod)
         if key not in self._modules:
             self._modules[key] = str(save_json(context.mod))
-        target = {"kind": str(context.target.kind.name)}
+        kind = self.about["target_kind"] if context.target is None else context.target.kind.name
+        target = {"kind": str(kind)}
         scores: list[float] = []
         most = min(BATCH, int(self.about.get("most_candidates", BATCH)))
         for start in range(0, len(candidates), most):
