@@ -327,7 +327,7 @@ def compile_stock(case: Case, arm: str, database: Path | None) -> dict[str, Any]
     if database is not None:
         from tencost.tune.deploy import open_database
 
-        opened = open_database(database, "stock's database")
+        opened = open_database(database, target, "stock's database")
         known = [
             opened.query_tuning_record(task.dispatched[0], tvm_target, "main") is not None
             for task in tasks

@@ -231,7 +231,7 @@ def test_a_database_to_compare_with_is_looked_at(tmp_path: Path, matmul: Any) ->
     evil = ["Annotate", ["l1", '"; ModuleID"'], ["pragma_import_llvm"], []]
     write(text_of(matmul), [[*LOOPS, evil], []])
     with pytest.raises(UntrustedError, match=r"tuning_record\.json, line 1: .*pragma_import_llvm"):
-        open_database(tmp_path)
+        open_database(tmp_path, {"kind": "llvm"})
     write(edited(lambda graph: annotate(graph, "pragma_import_llvm")), [LOOPS, []])
     with pytest.raises(UntrustedError, match=r"workload\.json, line 1: .*pragma_import_llvm"):
-        open_database(tmp_path)
+        open_database(tmp_path, {"kind": "llvm"})

@@ -164,6 +164,19 @@ def test_a_record_that_does_not_apply_is_skipped_and_counted(model: Any) -> None
     assert [one.latency_s for one in near.measured.values()] == [0.2]
 
 
+def test_times_of_another_target_teach_a_search_nothing(model: Any) -> None:
+    mod, database = make_matmul(SIZE), ms.database.MemoryDatabase()
+    schedule = Schedule(mod)
+    tiled(schedule)
+    gpu = {"kind": "cuda", "arch": "sm_80"}
+    database.commit_tuning_record(record_of(schedule.trace, mod, database, 1e-9, gpu))
+    strategy = search(model, starts=0, population=16, generations=1)
+    context = task(space_of(tiled), strategy)
+    context.pre_tuning(4, 2, database=database, cost_model=model)
+    assert context.generate_measure_candidates()
+    assert strategy._inst._evolution.measured == {}
+
+
 def test_stock_tuning_goes_on_beside_a_record_that_does_not_apply(
     model: Any, tmp_path: Path
 ) -> None:

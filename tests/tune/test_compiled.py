@@ -329,6 +329,42 @@ def test_a_database_of_another_network_is_told(
     assert "Is it of another network or hardware?" in " ".join(capsys.readouterr().err.split())
 
 
+def test_faster_programs_of_another_target_are_left_out(
+    saved: Path, network: Network, database: Path, tmp_path: Path
+) -> None:
+    """TVM looks up the fastest record of a workload, and a program of a GPU does not compile for a CPU."""
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    from tencost.tune.deploy import open_database
+    from tencost.workers.hardware import resolve_hardware
+
+    both = shutil.copytree(database, tmp_path / "both")
+    files = [str(both / f"database_{name}.json") for name in ("workload", "tuning_record")]
+    opened, here = ms.database.JSONDatabase(*files), resolve_hardware(compose(SETTINGS)[0].hardware)
+    gpu = {"kind": "cuda", "arch": "sm_80"}
+    num_tasks = len(opened)
+    for task in network.tasks(here.target):
+        schedule = Schedule(task.mod)
+        for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+            schedule.bind(schedule.get_loops(block)[0], "blockIdx.x")
+        record = ms.database.TuningRecord(
+            schedule.trace,
+            opened.commit_workload(task.mod),
+            [1e-9],
+            Target(gpu),
+            ms.arg_info.ArgInfo.from_entry_func(task.mod, remove_preproc=True),
+        )
+        opened.commit_tuning_record(record)
+    assert len(opened) == 2 * num_tasks
+    for target in (here.target, gpu):
+        assert len(open_database(both, target)) == num_tasks
+    library = tmp_path / "model.so"
+    compiled(saved, library, "--database", str(both))
+    assert json.loads(library.with_suffix(".json").read_text())["tuned_tasks"] == num_tasks
+
+
 def test_programs_from_before_weights_were_packed_are_told(
     saved: Path, network: Network, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -364,7 +400,7 @@ def test_a_database_cut_or_changed_anywhere_is_one_sentence(
         assert damaged != records
         (tmp_path / "database_tuning_record.json").write_text(damaged, encoding="latin-1")
         with pytest.raises((TuneError, UntrustedError)):
-            open_database(tmp_path, "--database")
+            open_database(tmp_path, {"kind": "llvm"}, "--database")
 
 
 def test_programs_that_tvm_refuses_are_one_sentence(

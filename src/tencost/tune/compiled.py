@@ -219,7 +219,9 @@ def _part(
     """Read a network and find its programs; a line says where they are of other workloads, or of another network."""
     name = f"{variant_name(config)}-{hardware.name}"
     folder = database or root / cfg.tuner.workdir / name
-    programs = _open_programs(folder, name, console, is_required=database is not None)
+    programs = _open_programs(
+        folder, name, hardware.target, console, is_required=database is not None
+    )
     with console.status("importing"):
         network, tasks = import_network(
             replace(cfg, network=config), hardware, root, console, Path(os.devnull)
@@ -305,10 +307,12 @@ def _padding(
     return replace(buckets, padded=not reason)
 
 
-def _open_programs(folder: Path, name: str, console: Console, *, is_required: bool) -> Any:
-    """Open the database of a folder; None, with a line, where it need not be there and has no programs."""
+def _open_programs(
+    folder: Path, name: str, target: dict[str, Any], console: Console, *, is_required: bool
+) -> Any:
+    """Read the records of a target from a folder; None, with a line, where it need not be there and has no programs."""
     if is_required or has_programs(folder):
-        return open_database(folder, "--database")
+        return open_database(folder, target, "--database")
     if folder.is_dir():
         print_note(
             console,

@@ -34,6 +34,7 @@ from tencost.programs.codegen.rules import leave, schedule_rest
 from tencost.records.formats.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from tencost.store.ids import workload_id
 from tencost.tune.hosts import Deployed, Host
+from tencost.tune.target_records import records_for_target
 from tencost.tune.workfolder import check_database
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
@@ -82,8 +83,13 @@ class OutputAgreement:
         return not self.differs and not self.degenerate
 
 
-def open_database(folder: Path, source: str = "tuner.compare_with") -> Any:
-    """Open somebody's MetaSchedule database for reading; `source` is the word by which the user gave it.
+def open_database(folder: Path, target: dict[str, Any], source: str = "tuner.compare_with") -> Any:
+    """Read the records of a target from somebody's MetaSchedule database.
+
+    Args:
+        folder: of the database's two files.
+        target: for which hardware; TVM's own look-ups ignore a record's target.
+        source: the word by which the user gave the folder.
 
     Raises:
         TuneError: there is none, or TVM cannot read it.
@@ -98,12 +104,19 @@ def open_database(folder: Path, source: str = "tuner.compare_with") -> Any:
         )
     check_database(folder)
     try:
-        return JSONDatabase(*map(str, files), allow_missing=False)
+        records = JSONDatabase(*map(str, files), allow_missing=False).get_all_tuning_records()
     except TVM_ERRORS as error:
         raise TuneError(
             f"{source}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that "
             f"it refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
         ) from error
+    database = MemoryDatabase()
+    fitting = records_for_target(records, target)
+    for workload in {record.workload: None for record in fitting}:
+        database.commit_workload(workload.mod)
+    for record in fitting:
+        database.commit_tuning_record(record)
+    return database
 
 
 def check_shapes(network: Network, tasks: Sequence[NetworkTask]) -> None:

@@ -104,7 +104,9 @@ class TuningInputs:
 def read_inputs(cfg: Config, root: Path, folder: WorkFolder, console: Console) -> TuningInputs:
     """Import the network, load the model, look into the live store; raises as :func:`tencost.tune.stage.run`."""
     hardware, tuner = cfg.hardware, cfg.tuner
-    compared = open_database(root / tuner.compare_with) if tuner.compare_with else None
+    compared = None
+    if tuner.compare_with:
+        compared = open_database(root / tuner.compare_with, hardware.target)
     if folder.cache_flush != flushes_caches(tuner, hardware):
         print_note(
             console,

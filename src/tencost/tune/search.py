@@ -27,6 +27,7 @@ from tencost.programs.trace.replay import error_line
 from tencost.store.ids import workload_id
 from tencost.tune.cost_model import latencies_s
 from tencost.tune.evolutionary_search import DecisionSearch
+from tencost.tune.target_records import records_for_target
 from tencost.workers.keys import program_key
 
 MAX_REPEATED_BATCHES = 5
@@ -176,8 +177,10 @@ class ResumableSearch(ms.search_strategy.PySearchStrategy):
             )
             if self._database is not None:
                 token = self._database.commit_workload(context.mod)
-                fastest = list(self._database.get_top_k(token, RESUMED_PROGRAMS))
-                records, candidates = applicable(fastest, str(context.task_name))
+                records = list(self._database.get_top_k(token, max(1, len(self._database))))
+                if context.target is not None:
+                    records = records_for_target(records, context.target)
+                records, candidates = applicable(records[:RESUMED_PROGRAMS], str(context.task_name))
                 self._evolution.learn(candidates, latencies_s(records))
         return self._evolution
 

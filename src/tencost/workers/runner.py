@@ -231,7 +231,7 @@ def arg_json(arg: Any) -> list[Any]:
 
 
 def target_mapping(target: Any) -> dict[str, Any]:
-    """Return a TVM Target as the mapping that makes it again: kind, mcpu, mattr, num-cores, ..."""
+    """Return a TVM Target, or its text, as the mapping that makes it again: kind, mcpu, mattr, num-cores, ..."""
     attributes: dict[str, Any] = json.loads(str(target))
     return {key: attributes[key] for key in attributes if attributes[key] != "" and key != "keys"}
 
