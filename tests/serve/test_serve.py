@@ -101,6 +101,8 @@ def ask(url: str, body: bytes | Any, path: str = "/v1/score", **headers: str) ->
 def test_scores_are_the_bytes_of_the_model_in_process(
     service: str, bundle: Path, context: Any, candidates: list[Any]
 ) -> None:
+    from tvm.s_tir import meta_schedule as ms
+
     import tencost
 
     here = tencost.load_cost_model(bundle, frozen=True, draft=False)
@@ -111,6 +113,8 @@ def test_scores_are_the_bytes_of_the_model_in_process(
     assert found.tobytes() == wanted.tobytes()
     assert len(set(wanted.tolist())) > 5
     assert there.unread == 0
+    bare = ms.TuneContext(mod=context.mod)  # without a target it is of the model's kind
+    assert there.predict(bare, candidates).tobytes() == wanted.tobytes()
 
 
 def test_a_tuner_uses_it_with_one_line(service: str, matmul: Any, tmp_path: Path) -> None:

@@ -40,8 +40,6 @@ from tencost.tune.hosts import Deployed, Host
 from tencost.tune.target_records import records_for_target
 from tencost.tune.workfolder import check_database
 
-TVM_ERRORS = (RuntimeError, ValueError, TypeError)
-"""What TVM raises where it refuses something."""
 NOISE_FACTOR = 4
 """How many times the measured rounding noise of a value it may differ: each operator rounds, not the inputs alone."""
 LOOSEST_TOLERANCE = 0.2
@@ -125,8 +123,9 @@ def open_database(folder: Path, target: dict[str, Any], source: str = "tuner.com
         )
     check_database(folder)
     try:
-        records = JSONDatabase(*map(str, files), allow_missing=False).get_all_tuning_records()
-    except TVM_ERRORS as error:
+        with tvm_call():
+            records = JSONDatabase(*map(str, files), allow_missing=False).get_all_tuning_records()
+    except TvmRefusal as error:
         raise TuneError(
             f"{source}={folder}: expected a MetaSchedule database that TVM {tvm.__version__} can read, found one that "
             f"it refuses: {first_sentence(error)[:300]}. Give another folder, or tune anew"
