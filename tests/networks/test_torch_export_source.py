@@ -193,6 +193,21 @@ def test_a_function_in_training_mode_is_refused(function: Any, tmp_path: Path) -
         load_network(config("train.pt2"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + torch.randn(2, 4),
+        torch.rand_like,
+        lambda x: torch.bernoulli(x.sigmoid()),
+        lambda x: torch.empty_like(x).exponential_() * x,
+    ],
+)
+def test_random_numbers_are_refused(function: Any, tmp_path: Path) -> None:
+    save_pt2(tmp_path / "random.pt2", Computes(function).eval(), {"x": torch.ones(2, 4)}, None)
+    with pytest.raises(MeasureError, match=r"draws random numbers, in .*Take them as an input"):
+        load_network(config("random.pt2"), tmp_path)
+
+
 def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * 3 + 2
 

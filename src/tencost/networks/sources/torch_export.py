@@ -144,14 +144,26 @@ def _load(path: Path, causes: list[BaseException]) -> Any:
 
 
 def _check_evaluating(config: NetworkConfig, program: Any) -> None:
+    """Raise ConfigError for an operator in training mode, MeasureError for one that draws random numbers."""
+    import torch
+
     for node in program.graph.nodes:
         schema = getattr(node.target, "_schema", None)
-        if schema is not None and _is_training(_named_arguments(node, schema)):
-            name = schema.name.rpartition("::")[2]
+        if schema is None:
+            continue
+        name = schema.name.rpartition("::")[2]
+        arguments = _named_arguments(node, schema)
+        if _is_training(arguments):
             raise ConfigError(
                 f"network {config.name!r}: expected a program in evaluation mode, found {name} in training mode in "
                 f"{config.path}. Call model.eval() before torch.export.export; of a function that is told "
                 "training=True, write training=self.training"
+            )
+        is_random = torch.Tag.nondeterministic_seeded in node.target.tags
+        if is_random and not {*_TRAINING, "dropout_p"} & set(arguments):
+            raise MeasureError(
+                f"network {config.name!r}: expected a program whose outputs depend on its inputs alone, found {name}, "
+                f"which draws random numbers, in {config.path}. Take them as an input"
             )
 
 
