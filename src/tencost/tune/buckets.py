@@ -170,7 +170,7 @@ def try_padding(buckets: Buckets, network: Network, smaller: Imported, run: Run)
         except TuneError as error:
             return f"output {name}: {error}"
         if agreement.differs:
-            return f"output {name} differs: {agreement}"
+            return f"output {name} differs by {agreement.max_rel:.0e} of such values"
         if agreement.degenerate:
             return f"output {name} is {agreement.degenerate}: that it is equal says nothing"
     return ""

@@ -73,7 +73,7 @@ class OutputDifference:
     def __str__(self) -> str:
         return (
             f"argument {self.argument} differs from the unscheduled workload's by {self.max_abs:.3g} "
-            f"({self.max_rel:.3g} of the largest such value; {self.tolerance:.2g} is accepted)"
+            f"({self.max_rel:.3g} of its largest value; {self.tolerance:.2g} is accepted)"
         )
 
 
