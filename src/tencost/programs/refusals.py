@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class StepRefusal(ValueError):
+    """A step of a schedule that a rule of tencost does not take for this function; the text says why."""
+
+
 class TvmRefusal(RuntimeError):
     """TVM cannot do what it was asked for; the text is TVM's, and so is the cause."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from tencost.programs.refusals import TvmRefusal, tvm_call
+from tencost.programs.refusals import StepRefusal, TvmRefusal, tvm_call
 
 PARALLEL_WORK = 65_536
 """Multiply-adds of a product below which waking other cores costs more than they save."""
@@ -37,7 +37,7 @@ def tried(primitive: Any, *args: Any) -> bool:
     try:
         with tvm_call():
             primitive(*args)
-    except TvmRefusal:
+    except (StepRefusal, TvmRefusal):
         return False
     return True
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tencost.programs.codegen.blocks import moves, replaced
+from tencost.programs.refusals import StepRefusal
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def widened(function: Any, block: str, axes: Mapping[int, Axis]) -> Widened:
         axes: by their numbers of the block's axes.
 
     Raises:
-        ValueError: values are needed at other rows or columns than their own, or the extents cannot be told apart.
+        StepRefusal: values are needed at other rows or columns than their own, or the extents cannot be told apart.
     """
     from tvm import tirx
     from tvm.s_tir import SBlockRealize
@@ -138,7 +139,7 @@ def widened(function: Any, block: str, axes: Mapping[int, Axis]) -> Widened:
                             or iteration.iter_type != tirx.IterVar.DataPar
                             or _size(iteration.dom.extent) != axis.extent
                         ):
-                            raise ValueError(f"{buffer.name} is read at other places than its own")
+                            raise StepRefusal(f"{buffer.name} is read at other places than its own")
                         moving[index] = axis
     return Widened(
         _with_extents(function, nests, moving, dimensions),
@@ -180,7 +181,7 @@ def _narrow(
             for place, index in enumerate(indices):
                 if any(moves(index, name) for name in along) and wide.get(place) is not axis:
                     if axis in wide.values() and buffer not in parameters:
-                        raise ValueError(f"{buffer.name} is read at other places than its own")
+                        raise StepRefusal(f"{buffer.name} is read at other places than its own")
                     names.add(buffer.name)
     return frozenset(names)
 
@@ -201,15 +202,15 @@ def _with_extents(
     buffers = {buffer for node in nests for buffer, _ in _accesses(node.block)}
     extents |= {_size(size) for buffer in buffers for size in buffer.shape}
     if extents & {axis.widened for axis in moving.values()}:
-        raise ValueError("another extent is the same as a widened one")
+        raise StepRefusal("another extent is the same as a widened one")
     if len({axis.widened for axis in moving.values()}) < len(set(moving.values())):
-        raise ValueError("two axes are widened to the same extent")
+        raise StepRefusal("two axes are widened to the same extent")
     loops = {}
     for node in nests:
         for iteration, value in zip(node.block.iter_vars, node.iter_values, strict=True):
             if iteration.var in moving:
                 if _used_as_a_number(node.block, iteration.var):
-                    raise ValueError("a value depends on its row or column")
+                    raise StepRefusal("a value depends on its row or column")
                 loops[value] = moving[iteration.var]
 
     def loop(node: Any) -> Any:

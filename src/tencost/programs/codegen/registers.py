@@ -48,6 +48,7 @@ from tencost.programs.codegen.tiles import (
     product_seeds,
     waiting,
 )
+from tencost.programs.refusals import StepRefusal
 
 MORE_ROWS = 1.05
 """How many more rows are computed, at most, so that each core gets as many tiles of them."""
@@ -131,7 +132,7 @@ def schedule_overlapping(
         )
         again = product_of(schedule, vectors)
         if again is None:
-            raise ValueError("the widened product is none")
+            raise StepRefusal("the widened product is none")
         # Operands are padded as a whole: a part for each tile would not be where the narrowed tile is.
         _tile(schedule, replace(again, lanes=product.lanes), decisions, cores, False)
         _finish(schedule)
@@ -200,14 +201,14 @@ def _widened_axes(
 
 
 def _finish(schedule: Any) -> None:
-    """Post-process a schedule; raises ValueError where that cannot be done."""
+    """Post-process a schedule; raises StepRefusal where that cannot be done."""
     from tvm.s_tir.meta_schedule import postproc
 
     rules = [postproc.RewriteReductionBlock()]
     if free_buffers(schedule):
         rules.append(postproc.RewriteLayout())
     if not all(rule.apply(schedule) for rule in rules):
-        raise ValueError("a post-processor refuses it")
+        raise StepRefusal("a post-processor refuses it")
 
 
 def interleave_spaces(spaces: Sequence[Design]) -> list[tuple[Design, Decisions]]:
