@@ -83,8 +83,8 @@ def test_programs_have_features(task: Task, kind: str) -> None:
 
 
 def test_replayed_programs_are_built_and_packed_for_the_device(task: Task) -> None:
+    from tencost.programs.codegen.build import build
     from tencost.programs.trace.replay import load_module, replay
-    from tencost.workers.worker import build
 
     replayed = replay(load_module(task.mod_json), task.traces[0])
     assert replayed.schedule is not None, replayed.error
@@ -101,7 +101,7 @@ def test_nvcc_takes_the_generated_code(task: Task) -> None:
     from tvm.support.nvcc import compile_cuda
     from tvm.target import Target
 
-    from tencost.workers.worker import build
+    from tencost.programs.codegen.build import build
 
     executable = build(task.schedules[0].mod, task.hardware.target)
     (kernels,) = executable.mod.imports

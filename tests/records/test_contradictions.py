@@ -13,13 +13,12 @@ import pytest
 from tencost import cli
 from tencost.config import HardwareConfig
 from tencost.records.contradictions import (
-    CROWD,
     FACTOR,
     NEIGHBOURS,
     contradiction_notes,
     contradictions,
 )
-from tencost.records.gate import Limits, quarantine
+from tencost.records.gate import CROWD, Limits, quarantine
 from tencost.records.logs import find_logs, import_logs
 from tencost.store.record_store import RecordStore
 

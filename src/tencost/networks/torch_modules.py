@@ -192,7 +192,7 @@ def _decompositions() -> dict[Any, Any]:
 
     table = torch.export.default_decompositions()
     for operator in (*torch_recurrent.operators(), *torch_resize.operators()):
-        table.pop(operator, None)
+        table.pop(operator, None)  # type: ignore[no-untyped-call]
     return table
 
 
