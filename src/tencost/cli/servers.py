@@ -71,6 +71,7 @@ def _ui(port: int, host: str) -> None:
 
     from tencost.evaluate import runs_view
     from tencost.tracking import runs as tracking
+    from tencost.tracking.server_check import MLFLOW_SETTINGS
 
     uri = tracking.setup(root)
     executable = Path(sys.executable).with_name("mlflow")
@@ -79,7 +80,7 @@ def _ui(port: int, host: str) -> None:
             "the MLflow UI needs the full mlflow: pip install 'tencost[pipeline]'"
         )
     environment: dict[str, Any] = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    if environment["MLFLOW_LOGGING_LEVEL"] == tracking.MLFLOW_SETTINGS["MLFLOW_LOGGING_LEVEL"]:
+    if environment["MLFLOW_LOGGING_LEVEL"] == MLFLOW_SETTINGS["MLFLOW_LOGGING_LEVEL"]:
         environment["MLFLOW_LOGGING_LEVEL"] = "WARNING"  # of a server, errors are read in its log
     command = [str(executable), "ui", "--workers", "1", "--host", host, "--port", str(port)]
     if host not in ("127.0.0.1", "localhost", "::1"):

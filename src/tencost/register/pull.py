@@ -240,7 +240,7 @@ def _no_version(
     numbers = ", ".join(map(str, versions))
     if not versions:
         return no_versions(name)
-    if alias in aliases:
+    if alias is not None and alias in aliases:
         command = f"tencost register promote {name} {versions[-1]} --to {alias}"
         if alias == CHAMPION:
             command = f"tencost register rollback {name} {versions[-1]}"
