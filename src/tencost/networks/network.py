@@ -8,7 +8,7 @@ depends on weights only and leaves the tasks' functions as they are, but for a m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from tencost.networks.rewriting import (
     written_as,
 )
 from tencost.networks.samples import sample_by_sample
-from tencost.networks.source import Imported, first_sentence, read_network
+from tencost.networks.source import Imported, Run, first_sentence, read_network
 from tencost.networks.winograd import with_winograd
 from tencost.programs.codegen.winograd import is_winograd
 from tencost.programs.refusals import TvmRefusal, tvm_call
@@ -102,7 +102,7 @@ class Network:
     computed_by: str = "PyTorch"
     notes: tuple[str, ...] = ()
     entry: str = "main"
-    again: Callable[[Callable[[Array], Array]], list[Array]] | None = None
+    again: Run | None = None
 
     @property
     def compared(self) -> dict[str, int]:
@@ -127,7 +127,9 @@ class Network:
         noise: list[Array] = [np.zeros(array.shape) for array in self.expected]
         for epsilon in {precision.epsilon for precision in self.precisions}:
             for seed in range(ROUNDINGS):
-                outputs = self.again(_Rounding(seed, epsilon))
+                rounding = _Rounding(seed, epsilon)
+                inputs = {name: rounding(array) for name, array in self.inputs.items()}
+                outputs = self.again(inputs, rounding)
                 for place, (output, expected) in enumerate(
                     zip(outputs, self.expected, strict=True)
                 ):

@@ -9,12 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tencost.config import NetworkConfig
 from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, MissingDependencyError
 from tencost.networks.inputs import Array, DeclaredInput
+
+
+class Run(Protocol):
+    """Runs a network in its source's own runtime."""
+
+    def __call__(
+        self, inputs: dict[str, Array], changed: Callable[[Array], Array] | None = None, /
+    ) -> list[Array]:
+        """Compute the outputs of inputs, by name; `changed` is applied to each weight before."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +40,8 @@ class Imported:
         fused: whether the module's operators are lowered and fused already.
         computed_by: what computed `expected`.
         notes: sentences that a user should read: what was settled without her.
-        again: computes the outputs as `computed_by` does, its argument applied to each array of inputs and weights
-            first; None of a source that keeps no runtime.
+        again: computes the outputs of other inputs, or weights, as `computed_by` does; None of a source that keeps no
+            runtime.
     """
 
     mod: Any
@@ -44,7 +53,7 @@ class Imported:
     fused: bool = False
     computed_by: str = "PyTorch"
     notes: tuple[str, ...] = ()
-    again: Callable[[Callable[[Array], Array]], list[Array]] | None = None
+    again: Run | None = None
 
 
 @dataclass(frozen=True)

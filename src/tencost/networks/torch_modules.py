@@ -56,32 +56,30 @@ def positional_module(
     return Positional(), names
 
 
-def run_changed(
-    module: Any, inputs: dict[str, Array], changed: Callable[[Array], Array]
+def run_module(
+    module: Any, inputs: dict[str, Array], changed: Callable[[Array], Array] | None = None
 ) -> list[Array]:
-    """Run a module that takes tensors in order, a function applied to each input and weight; the module stays as it is.
+    """Run a module that takes tensors in order and returns a tuple of tensors; the module stays as it is.
 
     Args:
-        module: returns a tuple of tensors.
+        module: in evaluation mode.
         inputs: in order.
-        changed: array -> array.
+        changed: applied to each weight before; None: the weights stay.
     """
     import torch
 
     def change(tensor: Any) -> Any:
-        if not tensor.is_floating_point():
+        if changed is None or not tensor.is_floating_point():
             return tensor
         known = tensor.float() if tensor.dtype.itemsize < 4 else tensor  # NumPy lacks bfloat16
         return torch.from_numpy(changed(known.detach().numpy())).to(tensor.dtype)
 
-    weights = {
-        name: change(tensor)
-        for name, tensor in (*module.named_parameters(), *module.named_buffers())
-    }
-    tensors = tensors_of({name: changed(array) for name, array in inputs.items()})
+    weights = (*module.named_parameters(), *module.named_buffers())
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outputs = torch.func.functional_call(module, weights, tensors)
+        outputs = torch.func.functional_call(
+            module, {name: change(tensor) for name, tensor in weights}, tensors_of(inputs)
+        )
     return [tensor.detach().numpy() for tensor in outputs]
 
 

@@ -13,7 +13,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,6 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         notes.append(
             f"output {name} (NonMaxSuppression) has always {rows} rows: the selected boxes, then rows of -1"
         )
-
-    def again(changed: Callable[[Array], Array]) -> list[Array]:
-        arrays = {name: changed(array) for name, array in inputs.items()}
-        return run_model(config, path, arrays, changed)[0]
-
     return Imported(
         mod,
         params,
@@ -91,7 +86,7 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         outputs[0],
         computed_by=computed_by,
         notes=tuple(notes),
-        again=again,
+        again=lambda *arguments: run_model(config, path, *arguments)[0],
     )
 
 

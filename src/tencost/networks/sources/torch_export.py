@@ -36,7 +36,7 @@ from tencost.networks.torch_modules import (
     module_to_onnx,
     module_to_relax,
     positional_module,
-    run_changed,
+    run_module,
     tensors_of,
 )
 from tencost.networks.torch_types import without_detaching_in_place
@@ -67,7 +67,7 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         names,
         names[0],
         notes=notes,
-        again=partial(run_changed, module, inputs),
+        again=partial(run_module, module, inputs),
     )
 
 
