@@ -23,6 +23,7 @@ from tencost.records.rule_times import RULE_FILE, parse_rule_times
 from tencost.store.record_store import RecordStore
 from tencost.store.status import Status
 from tencost.workers.evaluator import MeasureOptions
+from tencost.workers.hardware import resolve_hardware
 from tencost.workers.pool import CpuPlan, WorkerPool
 
 pytestmark = pytest.mark.tvm
@@ -68,7 +69,7 @@ def test_measurements_of_another_target_do_not_count(
     stage.run(configured("measure.pack=false", ONE), small_root)
     collection, hardware = Collection(small_root / "measured" / "small"), configured().hardware
     tasks = collection.tasks(0.0)
-    measured = stage.resolve_hardware(hardware)
+    measured = resolve_hardware(hardware)
     assert plan_measurements(collection, tasks, measured) == []
     other = replace(measured, target={**measured.target, "mcpu": "x86-64-v3"})
     blocks = plan_measurements(collection, tasks, other)
@@ -90,7 +91,7 @@ def test_shards_measure_disjoint_parts_that_merge_by_copying(
     assert len({record.provenance.timestamp for record in merged}) > 1
     assert all(record.provenance.execution_config for record in merged), "both hosts' sessions"
     collection = Collection(small_root / "measured" / "small")
-    measured = stage.resolve_hardware(configured().hardware)
+    measured = resolve_hardware(configured().hardware)
     assert plan_measurements(collection, collection.tasks(0.0), measured, (0, 1)) == []
 
 
