@@ -28,12 +28,13 @@ Array = np.ndarray[Any, Any]
 def write(
     path: Path, nodes: list[Any], inputs: dict[str, list[Any]], output: list[Any], **weights: Array
 ) -> Path:
-    """Write a network of float32 tensors as an ONNX file."""
+    """Write a network of float32 tensors, inputs called ids int64, as an ONNX file."""
     tensor = helper.make_tensor_value_info
+    kinds = {name: TensorProto.INT64 if name == "ids" else TensorProto.FLOAT for name in inputs}
     graph = helper.make_graph(
         nodes,
         "net",
-        [tensor(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [tensor(name, kinds[name], shape) for name, shape in inputs.items()],
         [tensor("y", TensorProto.FLOAT, output)],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
@@ -154,13 +155,31 @@ def test_a_length_that_cannot_be_padded_is_run_as_it_is(
     nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=1)]
     path = write(folder / "lengths.onnx", nodes, {"x": [1, "T", 4]}, [1, "T", 4])
     fast = tencost.compile(path, overrides=["network.buckets=[8,32]"])
-    assert "network.size=4 cannot be padded (output y differs by" in " ".join(
+    assert "network.size=4 cannot be padded (nn.softmax goes over axis 1 of [1, 32, 4]" in " ".join(
         capsys.readouterr().err.split()
     )
     x = np.random.default_rng(0).normal(size=(1, 32, 4)).astype(np.float32)
     np.testing.assert_allclose(fast(x), reference(path, x=x), rtol=1e-4)
     with pytest.raises(ValueError, match=r"one of \(8, 32\), found 20"):
         fast(x[:, :20])
+
+
+def test_a_maximum_over_the_length_is_not_padded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A padded zero is the largest only where all others are below zero: one drawn call of half the length agrees."""
+    weight = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("ReduceMax", ["h"], ["y"], axes=[1], keepdims=0),
+    ]
+    path = write(folder / "largest.onnx", nodes, {"x": [1, "T", 4]}, [1, 4], w=weight)
+    fast = tencost.compile(path, overrides=["network.buckets=[1,32]"])
+    assert "cannot be padded (max goes over axis 1" in " ".join(capsys.readouterr().err.split())
+    x = np.random.default_rng(1).normal(size=(1, 32, 4)).astype(np.float32)
+    np.testing.assert_allclose(fast(x), reference(path, x=x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"one of \(1, 32\), found 3"):
+        fast(x[:, :3])
 
 
 def test_outputs_that_say_nothing_are_no_reason_to_pad(
@@ -177,7 +196,7 @@ def test_outputs_that_say_nothing_are_no_reason_to_pad(
         one=np.ones(1, np.float32), zero=np.zeros(1, np.float32),
     )  # fmt: skip
     fast = tencost.compile(path, overrides=["network.buckets=[4,32]"])
-    assert "cannot be padded (output y is all zeros" in " ".join(capsys.readouterr().err.split())
+    assert "cannot be padded (mean goes over axis 0" in " ".join(capsys.readouterr().err.split())
     x = np.full((4, 4), 1.5, np.float32)
     np.testing.assert_array_equal(fast(x), reference(path, x=x))
     with pytest.raises(ValueError, match=r"one of \(4, 32\), found 3"):
@@ -201,6 +220,36 @@ def test_a_mask_lets_a_length_be_padded(folder: Path) -> None:
     np.testing.assert_allclose(fast(x, mask), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="one size n of all inputs, found x 20, mask 19"):
         fast(x, mask[:, :19])
+
+
+def test_attention_with_a_mask_is_padded(folder: Path) -> None:
+    """As transformers are: a hidden token gets a large negative score, and what is computed of it goes nowhere."""
+    node, rng = helper.make_node, np.random.default_rng(0)
+    nodes = [
+        node("MatMul", ["x", "query"], ["q"]),
+        node("Transpose", ["x"], ["k"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "k"], ["scores"]),
+        node("Cast", ["ids"], ["mask"], to=TensorProto.FLOAT),
+        node("Sub", ["one", "mask"], ["hidden"]),
+        node("Mul", ["hidden", "far"], ["bias"]),
+        node("Unsqueeze", ["bias", "axis"], ["row"]),
+        node("Add", ["scores", "row"], ["masked"]),
+        node("Softmax", ["masked"], ["shares"], axis=2),
+        node("Add", ["x", "shift"], ["values"]),
+        node("MatMul", ["shares", "values"], ["y"]),
+    ]
+    path = write(
+        folder / "attention.onnx", nodes, {"x": [1, "T", 8], "ids": [1, "T"]}, [1, "T", 8],
+        query=rng.normal(size=(8, 8)).astype(np.float32), shift=rng.normal(size=8).astype(np.float32),
+        one=np.ones(1, np.float32), far=np.full(1, -1e4, np.float32), axis=np.array([1]),
+    )  # fmt: skip
+    fast = tencost.compile(path, overrides=["network.buckets=[4,32]"])
+    for size in (1, 2, 3, 5, 17, 31):
+        x = rng.normal(size=(1, size, 8)).astype(np.float32)
+        mask = np.ones((1, size), np.int64)
+        mask[0, size // 2 + 1 :] = 0
+        expected = reference(path, x=x, ids=mask)
+        np.testing.assert_allclose(fast(x, mask), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_one_size_holds_all_below_it(folder: Path) -> None:

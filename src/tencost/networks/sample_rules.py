@@ -151,7 +151,7 @@ def _reshaped(call: Any) -> bool:
     return len(static_shape(call)) > 0
 
 
-_SAME_PLACE = (
+ELEMENTWISE = (
     "abs",
     "add",
     "astype",
@@ -230,14 +230,14 @@ _SUMS = ("max", "mean", "min", "prod", "std", "sum", "variance")
 TABLES = ("relax.take", "relax.gather_elements")
 SHAPED = ("relax.reshape", "relax.broadcast_to")
 IN_PLACE = (
-    *(f"relax.{name}" for name in _SAME_PLACE),
+    *(f"relax.{name}" for name in ELEMENTWISE),
     "relax.reshape",
     "relax.expand_dims",
     "relax.squeeze",
 )
 """Operators that are computed where the one before them stores its values, or that move nothing."""
 RULES: dict[str, Rule] = {
-    **{f"relax.{name}": _aligned for name in _SAME_PLACE},
+    **{f"relax.{name}": _aligned for name in ELEMENTWISE},
     **{f"relax.{name}": _needs(lambda call: str(call.attrs.layout)[0] == "N") for name in _WINDOWS},
     **{
         f"relax.{name}": _needs(lambda call: str(call.attrs.data_layout)[0] == "N")

@@ -3,8 +3,8 @@
 A file may leave a dimension open: ONNX calls it by a name, torch.export by a symbol. A compiled network has fixed
 shapes, so it is compiled once for each size of ``network.buckets``, and a call runs the least of them that holds its
 inputs, padded behind. That is sound where no value depends on others along that dimension, as in a batch, or where a
-mask says what is padding; whether it is, is tried with the compiled library itself. Where it is not, only the sizes
-themselves can be run.
+mask says what is padding; whether it is, :mod:`tencost.networks.padding` proves from the graph. Where it is not proved,
+only the sizes themselves can be run.
 
 The functions of the sizes share a library and its weights, where their layouts agree.
 """
@@ -23,7 +23,8 @@ from tencost.config.parts import NETWORK_SOURCES
 from tencost.errors import ConfigError, TuneError
 from tencost.networks.inputs import Array, open_dimension
 from tencost.networks.network import Network
-from tencost.networks.source import Imported, NetworkSource, source_file
+from tencost.networks.padding import padding_objection
+from tencost.networks.source import Imported, NetworkSource, read_network, source_file
 from tencost.tune.deploy import output_agreement
 
 Run = Callable[[Network], Sequence[Array]]
@@ -103,6 +104,19 @@ class Buckets:
         other = other_size(self.sizes)
         return other if other < self.sizes[-1] else None
 
+    @property
+    def compared(self) -> list[tuple[int, int]]:
+        """Pairs of sizes whose graphs are compared: the least and the most that are padded, each with the largest.
+
+        A number that the graph computes from the size differs in one of them. One is no such size: every axis of one
+        number could be that of the size. A file computes the same of it.
+        """
+        largest = self.sizes[-1]
+        padded = [size for size in range(2, largest) if size not in self.sizes]
+        if not padded:
+            return [(max(largest, 2), max(largest, 2) + 1)]
+        return [(size, largest) for size in sorted({padded[0], padded[-1]})]
+
     def bucket(self, size: int) -> int | None:
         """Return the least compiled size that holds one; None where there is none."""
         if not self.padded:
@@ -148,7 +162,7 @@ def of_size(config: NetworkConfig, dimension: str, size: int) -> NetworkConfig:
 
 
 def try_padding(buckets: Buckets, network: Network, smaller: Imported, run: Run) -> str:
-    """Return why a padded call computes something else than the network's file, or may; empty where it does not.
+    """Return why a padded call computes something else than the network's file; empty where it does not, once.
 
     Args:
         buckets: the sizes.
@@ -171,8 +185,26 @@ def try_padding(buckets: Buckets, network: Network, smaller: Imported, run: Run)
             return f"output {name}: {error}"
         if agreement.differs:
             return f"output {name} differs by {agreement.max_rel:.0e} of such values"
-        if agreement.degenerate:
-            return f"output {name} is {agreement.degenerate}: that it is equal says nothing"
+    return ""
+
+
+def prove_padding(buckets: Buckets, config: NetworkConfig, root: Path) -> str:
+    """Return why padded calls may compute something else than the network's file; empty where that is proved.
+
+    Args:
+        buckets: the sizes.
+        config: the network's settings.
+        root: the project's root.
+
+    Raises:
+        TencostError: the file itself cannot be read at one of the sizes.
+    """
+    read: dict[int, Imported] = {}
+    for small, large in buckets.compared:
+        for size in {small, large} - set(read):
+            read[size] = read_network(of_size(config, buckets.dimension, size), root)
+        if reason := padding_objection(read[small], read[large], (small, large)):
+            return reason
     return ""
 
 

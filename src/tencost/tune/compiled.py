@@ -25,6 +25,7 @@ from tencost.tune.buckets import (
     entry,
     of_size,
     other_size,
+    prove_padding,
     try_padding,
 )
 from tencost.tune.deploy import (
@@ -148,8 +149,8 @@ def run(
                 with signals.not_swallowed():
                     built = compiled(parts, target)
                 differences = [_difference(part, host, built, console) for part in parts]
-            if buckets is not None:
-                buckets = _padding(buckets, parts, host, built, root, console)
+        if buckets is not None:
+            buckets = _padding(buckets, parts, host, built, root, console)
         tasks, tuned = sum(len(part.tasks) for part in parts), sum(part.tuned for part in parts)
         available = sum(part.available for part in parts)
         if tuned < available:
@@ -279,30 +280,35 @@ def _times(
 def _padding(
     buckets: Buckets,
     parts: Sequence[NetworkPart],
-    host: Host,
+    host: Host | None,
     built: Any,
     root: Path,
     console: Console,
 ) -> Buckets:
-    """Return the buckets, padded where a call of a size between them, padded, computes what the framework does."""
-    if buckets.between is None:
+    """Return the buckets, padded where the graph proves that padding changes nothing, and one padded call agrees."""
+    between = buckets.between
+    if between is None:
         return buckets
-    part = next(
-        part for part, size in zip(parts, buckets.sizes, strict=True) if size > buckets.between
-    )
+    part = next(part for part, size in zip(parts, buckets.sizes, strict=True) if size > between)
     try:
-        smaller = read_network(of_size(part.config, buckets.dimension, buckets.between), root)
-        reason = try_padding(
-            buckets, part.network, smaller, lambda network: host.outputs(built, network)
-        )
+        with (
+            console.status("proving that calls can be padded"),
+            native_messages_to(Path(os.devnull)),
+        ):
+            reason = prove_padding(buckets, part.config, root)
+        if not reason and host is not None:
+            smaller = read_network(of_size(part.config, buckets.dimension, between), root)
+            reason = try_padding(
+                buckets, part.network, smaller, lambda network: host.outputs(built, network)
+            )
     except TencostError as error:  # the file itself does not run at that size
         reason = first_sentence(error)
     if reason:
         sizes = ", ".join(map(str, buckets.sizes))
         print_note(
             console,
-            f"network.{buckets.dimension}={buckets.between} cannot be padded ({reason}): the library runs the sizes "
-            f"{sizes} alone",
+            f"network.{buckets.dimension}={between} cannot be padded ({reason}): the library runs the sizes {sizes} "
+            "alone",
         )
     return replace(buckets, padded=not reason)
 
