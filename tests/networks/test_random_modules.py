@@ -390,7 +390,7 @@ def ordered(x: Tensor, rng: random.Random) -> Step:
         return Step(name, lambda x, called: called((x * 2).clamp(0, 6).long()), table)
     if name == "embedding_bag":
         bags = lambda x: (x * 2).clamp(0, 6).long().reshape(2, -1)  # noqa: E731
-        return Step(name, lambda x, called: F.embedding_bag(bags(x), called.weight), table)
+        return Step(name, lambda x, called: F.embedding_bag(bags(x), called.weight), table)  # type: ignore[no-untyped-call]
     return Step(name, kinds[name])
 
 
