@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tencost.networks.inputs import Array
+from tencost.networks.torch_modules import tensors_of
 
 _MOVES = {
     "alias", "chunk", "clone", "contiguous", "detach", "expand", "flatten", "movedim", "narrow", "numpy_T", "permute",
@@ -35,11 +36,14 @@ def within_tables(module: Any, inputs: dict[str, Array], names: set[str]) -> dic
         module: takes the inputs as tensors, in order.
         inputs: drawn arrays by name.
         names: of the inputs that may be changed; numbers that lie in their tables stay.
+
+    Raises:
+        ConfigError: an input of a type that NumPy has not.
     """
     import torch
     from torch.overrides import TorchFunctionMode
 
-    tensors = [torch.from_numpy(array.copy()) for array in inputs.values()]
+    tensors = [tensor.clone() for tensor in tensors_of(inputs)]  # the program may write to them
     sizes = [tensor.numel() for tensor in tensors]
     starts = np.cumsum([0, *sizes])
     low = torch.zeros(sum(sizes), dtype=torch.int64)
