@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tencost.errors import ConfigError, MeasureError
-from tencost.networks import torch_recurrent, torch_resize, torch_types
+from tencost.networks import torch_operators, torch_recurrent, torch_resize, torch_types
 from tencost.networks.inputs import Array
 from tencost.networks.source import first_sentence, require_module
 
@@ -143,17 +143,19 @@ def module_to_relax(name: str, module: Any, tensors: tuple[Any, ...]) -> tuple[A
 
 def _converters() -> dict[str, Callable[[Any, Any], Any]]:
     return (
-        torch_recurrent.converters()
+        torch_operators.converters()
+        | torch_recurrent.converters()
         | torch_resize.converters()
         | torch_types.quotient_converters()
     )
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Return PyTorch's decompositions but those of operators that are converted whole."""
+    """Return PyTorch's decompositions and ours, but those of operators that are converted whole."""
     import torch
 
-    table = torch.export.default_decompositions()
+    table: Any = torch.export.default_decompositions()
+    table.update(torch_operators.decompositions())
     for operator in (*torch_recurrent.operators(), *torch_resize.operators()):
         table.pop(operator, None)
     return table

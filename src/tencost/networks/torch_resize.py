@@ -85,8 +85,9 @@ def _weights(
     # Other axes keep a size of 2: of size 1, antialias misreads the strides (PyTorch 2.13).
     shape = [1, size_in] + [2] * count
     shape[axis] = size_in
-    sizes, scales = [2] * count, [None] * count
-    sizes[axis - 2], scales[axis - 2] = size_out, scale  # type: ignore[call-overload]
+    sizes = [2] * count
+    scales: list[float | None] = [None] * count
+    sizes[axis - 2], scales[axis - 2] = size_out, scale
     places = torch.arange(size_in)
     along = places.reshape([size_in if place == axis else 1 for place in range(count + 2)])
     ones = (along == places.reshape(-1, *[1] * count)).float().expand(shape).contiguous()
