@@ -302,6 +302,8 @@ def _load_vectors(schedule: Any, block: Any, product: Product, loop: Any) -> Non
         schedule.set_scope(held, 0, "local")
     else:
         names = [str(region.source.name) for region in schedule.get(block).reads]
+        if product.shuffled not in names:
+            raise StepRefusal("what the product reads in vectors was inlined into it")
         held = schedule.cache_read(block, names.index(product.shuffled), "local")
     schedule.compute_at(held, loop, preserve_unit_loops=True)
     copied = len(schedule.get(held).iter_vars)
