@@ -19,11 +19,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     aten: Any = torch.ops.aten
     ours: dict[Any, Callable[..., Any]] = {
-        **{
-            operator: _scaled(operator)
-            for name in ("add", "sub")
-            for operator in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
-        },
         aten._cdist_forward.default: _distances,
         aten.copysign.Scalar: _with_sign_of,
         aten.copysign.Tensor: _with_sign_of,
@@ -88,17 +83,6 @@ def _distances(x: Any, y: Any, p: float, _compute_mode: int | None) -> Any:
     if math.isinf(p):
         return torch.amax(difference, -1)
     return difference.pow(p).sum(-1).pow(1 / p)
-
-
-def _scaled(operator: Any) -> Callable[..., Any]:
-    """Sums and differences of a multiple, which the frontend takes for one of the number itself."""
-
-    def scaled(x: Any, y: Any, alpha: float = 1) -> Any:
-        if alpha == 1:
-            return NotImplemented
-        return operator(x, y * alpha)
-
-    return scaled
 
 
 def _with_sign_of(x: Any, sign: Any) -> Any:
