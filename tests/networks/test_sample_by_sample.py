@@ -235,3 +235,12 @@ def run(mod: Any, arrays: list[Any]) -> list[Any]:
     machine = relax.VirtualMachine(tvm.compile(lowered, target=target), tvm.cpu())
     found = machine["main"](*map(tvm.runtime.tensor, arrays))
     return [each.numpy() for each in ([found] if hasattr(found, "numpy") else found)]
+
+
+def test_a_network_without_operators_stays() -> None:
+    x = relax.Var("x", relax.TensorType((4, 6), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(x)
+    mod = builder.finalize()
+    assert samples.sample_by_sample(mod, 1) is mod

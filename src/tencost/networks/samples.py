@@ -54,6 +54,8 @@ def sample_by_sample(mod: Any, inputs: int, cores: int = 1) -> Any:
     known = with_pads(mod)
     main = known["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    if not bindings:  # an input is returned as it is
+        return mod
     try:
         divided = _divided(bindings, main.params[:inputs], samples)
         parts = _parts_of(bindings, divided, samples, cores)
