@@ -67,7 +67,7 @@ def _read(config: NetworkConfig, path: Path | None) -> Imported:
         names,
         names[0],
         notes=notes,
-        again=partial(run_module, module, inputs),
+        again=partial(run_module, module),
     )
 
 

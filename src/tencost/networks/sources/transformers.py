@@ -42,7 +42,7 @@ def _read(config: NetworkConfig, path: Path | None = None) -> Imported:
     with _running(config), torch.no_grad():
         expected = [array.numpy() for array in model(*tensors)]
     mod, params = module_to_relax(config.name, model, tensors, list(inputs))
-    again = partial(run_module, model, inputs)
+    again = partial(run_module, model)
     return Imported(mod, params, inputs, expected, names, again=again)
 
 
