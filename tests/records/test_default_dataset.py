@@ -61,7 +61,11 @@ def test_every_archive_is_the_one_of_its_card(part: str, tmp_path: Path) -> None
     assert sha256_of(archive) == every_part()[part]
     unpack(archive, tmp_path / part)
     card = (ROOT / "datasets" / f"{part}.md").read_text()
-    assert set((tmp_path / part / "README.md").read_text().splitlines()) <= set(card.splitlines())
+    text = (tmp_path / part / "README.md").read_text()
+    # Four archives were packed with a statement that a comparison has disproved since; their cards have the comparison.
+    disproved = [each for each in text.split("\n\n") if "ran at half of its speed" in each]
+    withdrawn = {line for paragraph in disproved for line in paragraph.splitlines()}
+    assert set(text.splitlines()) - withdrawn <= set(card.splitlines())
 
 
 @pytest.fixture(scope="module")
