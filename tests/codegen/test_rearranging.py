@@ -65,6 +65,11 @@ CHAINS: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], set[int]]] = 
         {16},
     ),
     "one number": ([(), ()], op.multiply, set()),
+    "places from a table": (
+        [(6, 20)],
+        lambda x: op.take(x, relax.const(np.array([0, 5, 5, 2, 19], np.int64)), axis=1),
+        set(),
+    ),
     "together with others": (
         [(60, 64), (60, 64)],
         lambda x, y: op.permute_dims(op.concat([x, y], axis=1)),

@@ -185,18 +185,18 @@ def _strides(schedule: Any, block: Any) -> list[list[int]]:
     variables = [schedule.get(loop).loop_var for loop in schedule.get_loops(block)]
     analyzer = sym.Analyzer()
 
-    def place(address: Any, moved: Any) -> Any:
+    def place(address: Any, moved: Any) -> int:
         iteration = {
             name: tirx.const(int(name.same_as(moved)), str(name.ty.dtype)) for name in variables
         }
-        return getattr(analyzer.simplify(replaced(address, iteration)), "value", 0)
+        number = analyzer.simplify(replaced(address, iteration))
+        return int(number.value) if isinstance(number, tirx.IntImm) else 0
 
     addresses = [
         replaced(_address_of(region), values) for region in (*nest.block.writes, *nest.block.reads)
     ]
     return [
-        [int(place(address, name) - place(address, None)) for name in variables]
-        for address in addresses
+        [place(address, name) - place(address, None) for name in variables] for address in addresses
     ]
 
 
