@@ -161,7 +161,7 @@ def test_more_threads_read_the_same_rows(
     alone = make_model(Summed(), draft=False).predict(context, candidates)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     model = make_model(Summed(), draft=False)
-    assert int(model._inst._all_cores(context).num_threads) == 2
+    assert int(model._inst._completed(context).num_threads) == 2
     np.testing.assert_array_equal(model.predict(context, candidates), alone)
 
 
