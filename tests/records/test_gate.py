@@ -106,6 +106,17 @@ def test_a_time_below_a_call_s_is_suspicious_on_its_own() -> None:
     assert quarantine(records([1.01 * FLOOR_S])).null_count() == 1
 
 
+@pytest.mark.parametrize(
+    ("impossible", "possible", "is_whole"),
+    [(3, 2, True), (2, 2, False), (2, 1, True), (1, 1, False)],
+)
+def test_a_group_is_quarantined_whole_where_more_than_half_of_it_and_two_are_impossible(
+    impossible: int, possible: int, is_whole: bool
+) -> None:
+    reasons = quarantine(records(*[[1e-9]] * impossible, *[[FLOOR_S]] * possible))
+    assert reasons.null_count() == (0 if is_whole else possible)
+
+
 def test_a_time_below_what_flop_allow_is_suspicious() -> None:
     flop = 2.0 * 64**3
     least = flop / 100e9 / FASTER
