@@ -275,7 +275,7 @@ def write_profiles(folder: Path) -> None:
         for number in range(40):
             effort = chance.uniform(1.0, 10.0)
             values = [round(1000 * effort * chance.uniform(0.9, 1.1)) for _ in metrics]
-            rows.append([str(len(rows)), f"{workload}_{number}", "0", f"{effort:.3f}", *values])
+            rows.append([str(len(rows)), f"{workload}_{number}", "0", f"{effort:.2f}", *values])
             manifest.append(["", f"{workload}_{number}", f"{len(rows):032x}", workload])
     _write_csv(folder / "raw.csv", rows)
     _write_csv(folder / "manifest.csv", manifest)
